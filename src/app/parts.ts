@@ -13,9 +13,10 @@ import { createBudget } from '../http/body'
 import type { Peer } from '../http/client'
 import { salts } from '../http/ids'
 import { createRateLimit } from '../http/rate-limit'
+import { createReceipts } from '../paywall/answer/receipts'
 import { createAnswers } from '../paywall/answer/store'
 import { createReclaim } from '../paywall/answer/transfer-rate'
-import { attemptsMax, createTokens, cutAttemptsMax } from '../paywall/answer/undelivered'
+import { attemptsMax, cutAttemptsMax } from '../paywall/answer/undelivered'
 import type { Claims } from '../paywall/checkout'
 import { createPlausibility } from '../paywall/credential'
 import { showChallenges, withDeliveries } from '../paywall/metrics'
@@ -178,12 +179,14 @@ async function startSales(base: Base, { settlement, sponsoring, relayers, waitMs
   /** Claims on money, which all products share. */
   const claims: Claims = new Map()
   const sponsor = sponsoring.approvals
+  const receipts = createReceipts(receiptKey, now)
   const terms = {
     tally,
     claims,
     settlement: withDeliveries(settlement, registry),
     challengeSecrets,
     receiptKey,
+    receipts,
     realm: new URL(baseUrl).hostname,
     baseUrl,
     sponsor,
@@ -212,16 +215,8 @@ async function startSales(base: Base, { settlement, sponsoring, relayers, waitMs
     settleWaitMs: waitMs,
     symbolOf: (id) => current.config.networks.find((each) => each.id === id)?.asset.symbol,
   })
-  /** Signer of receipts. */
-  const receiptAddress = Crypto.addressOf(receiptKey)
-  const issuer = { key: receiptKey, address: receiptAddress }
   /** Answers what a payment has cost. */
-  const lookup = createLookup({
-    settlement,
-    tokens: createTokens(challengeSecrets),
-    issuer,
-    now,
-  })
+  const lookup = createLookup(terms)
   /** Undefined without `[stock]`, as `startedStock` is. */
   const exchange = openMarket(options.config, {
     read: settlement.read,
@@ -241,7 +236,6 @@ async function startSales(base: Base, { settlement, sponsoring, relayers, waitMs
       meter: registry,
       baseUrl: stockBaseUrl,
       waitMs,
-      issuer,
       relayers,
     })
   base.onFailure(() => startedStock?.desk.stop())
@@ -250,6 +244,8 @@ async function startSales(base: Base, { settlement, sponsoring, relayers, waitMs
   /** Writes the counts of requests. */
   const hours = startHours({ ledger: ledger.sales, tally, now })
   base.onFailure(hours.stop)
+  /** Signer of receipts. */
+  const receiptAddress = receipts.address
   return { paywall, claims, isPlausible, exchange, startedStock, lookup, hours, receiptAddress }
 }
 

@@ -3,7 +3,6 @@ import { type Body, type Budget, readBody } from '../http/body'
 import { clientOf } from '../http/client'
 import { assertUnpacked } from '../http/methods'
 import * as RateLimit from '../http/rate-limit'
-import { receiptUrl } from '../paywall/answer/receipts'
 import { bodyDigest, type IsPlausible } from '../paywall/credential'
 import type { Item } from '../paywall/offer/Item'
 import type { GatewaySale, Paywall } from '../paywall/paywall'
@@ -124,6 +123,9 @@ function hasBody(request: Request): boolean {
   return headers.has('transfer-encoding') || (headers.get('content-length') ?? '0') !== '0'
 }
 
+/** With a longer URL the head of an answer with its receipt would be longer than proxies accept. */
+const urlMaxLength = 300
+
 /** The answer to a request whose body was read: what was bought, or a 402. */
 function sell(sales: Sales, incoming: IncomingRequest): Response | Promise<Response> {
   // The 402 is the most frequent answer, so build nothing for it that only a sale needs.
@@ -138,7 +140,6 @@ function sell(sales: Sales, incoming: IncomingRequest): Response | Promise<Respo
     method: request.method,
     path,
     search,
-    resource,
     url: resource + search,
     headers: request.headers,
     presented: incoming.presented,
@@ -149,7 +150,7 @@ function sell(sales: Sales, incoming: IncomingRequest): Response | Promise<Respo
       product: 'gateway',
       merchant: item.merchant,
       route: item.route,
-      resource: receiptUrl(resource, item),
+      resource: resource.length > urlMaxLength ? item.resource.url : resource,
     },
     requestId: incoming.requestId,
     timeoutMs: merchant.timeoutMs,

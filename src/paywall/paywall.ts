@@ -4,7 +4,7 @@ import type { Reason } from '../settlement/send/Outcome'
 import { chargeMs } from '../settlement/upto/ceilings'
 import { createDeliveries, type Deliveries, type DeliveryRequest } from './answer/delivery'
 import type { Usage } from './answer/receipts'
-import { gone } from './answer/undelivered'
+import { gone, redeemTokenHash } from './answer/undelivered'
 import {
   assertContinues,
   buy,
@@ -57,36 +57,33 @@ export type Paywall = ReturnType<typeof createPaywall>
 export function createPaywall(options: PaywallOptions) {
   const deliveries = createDeliveries(options)
   const byUse = createUsageDeliveries(options, deliveries)
-  const product = createGatewayProduct(options, deliveries, byUse)
+  const running = { requests: 0, deliveries: 0 }
+  const product = createGatewayProduct({ ...options, deliveries, byUse, running })
   const shop: Shop<GatewaySale> = { ...options, product, keys: new Set() }
-  let active = 0
   return {
     /** Running answers and settlements. */
-    inFlight: () => active + deliveries.inFlight() + byUse.inFlight(),
+    inFlight: () => running.requests + running.deliveries,
     /** Cancels what is still read for buyers that have left; resolves when that is recorded. */
     stop: deliveries.stop,
     /** The 402 for a request without a credential. Throws ProblemError when nothing can settle. */
     ask: options.quoter,
     /** Sells to a request with a credential. Throws ProblemError. */
     serve(sale: GatewaySale): Promise<Response> {
-      active++
+      running.requests++
       const { presented } = sale
       const answer =
-        presented.kind === 'redeem'
-          ? redeemToken(shop, deliveries, sale, presented.token)
-          : buy(shop, sale)
-      return answer.finally(() => active--)
+        presented.kind === 'redeem' ? redeemToken(shop, sale, presented.token) : buy(shop, sale)
+      return answer.finally(() => running.requests--)
     },
   }
 }
 
 async function redeemToken(
   shop: Shop<GatewaySale>,
-  deliveries: Deliveries,
   sale: GatewaySale,
   token: string,
 ): Promise<Response> {
-  const payment = await deliveries.findByToken(token)
+  const payment = await shop.settlement.findByRedeemToken(redeemTokenHash(token))
   if (payment !== undefined) return redeem(shop, sale, payment)
   throw Problem.of(
     'invalid-redeem-token',
@@ -97,12 +94,20 @@ async function redeemToken(
 /** A longer body is checked for the payer only, which a forged credential does not prove to be. */
 const costlyMinBytes = 16 * 1024
 
-function createGatewayProduct(
-  options: PaywallOptions,
-  deliveries: Deliveries,
-  byUse: UsageDeliveries,
-): Product<GatewaySale> {
-  const { settlement, quoter, answers, now } = options
+type Context = PaywallOptions & {
+  deliveries: Deliveries
+  byUse: UsageDeliveries
+  /** Deliveries outlive their requests: a stream until its end. */
+  running: { deliveries: number }
+}
+
+function createGatewayProduct(context: Context): Product<GatewaySale> {
+  const { settlement, quoter, answers, receipts, now, deliveries, byUse, running } = context
+  const reserve = ({ sale, claim }: Checkout<GatewaySale>) => {
+    claim.add(sale.reserve())
+    running.deliveries++
+    claim.add(() => running.deliveries--)
+  }
   return {
     challenge(sale, details) {
       const unavailable = sale.unavailable()
@@ -120,7 +125,7 @@ function createGatewayProduct(
       const headers = upto === undefined ? undefined : sale.selecting()
       return fingerprint(method, path, search, { digest, headers })
     },
-    waitMs: options.settleWaitMs,
+    waitMs: context.settleWaitMs,
     answerMs: ({ timeoutMs }) => timeoutMs + chargeMs,
     prepareByUse: ({ sale }) => sale.prepare(),
     fulfilByUse: ({ sale, claim }, authorization) =>
@@ -145,10 +150,11 @@ function createGatewayProduct(
     },
     async readmit(checkout, payment) {
       await assertUndelivered(checkout, payment, deliveries)
-      checkout.claim.add(checkout.sale.reserve())
+      reserve(checkout)
     },
     // Reserves room for the answer of a key, and a place at the upstream.
-    async admit({ sale, presentation, key, claim }) {
+    async admit(checkout) {
+      const { sale, presentation, key, claim } = checkout
       const { transfer, bound } = presentation
       if (key !== undefined) {
         const free = await answers.reserve(transfer.payer, now())
@@ -163,11 +169,11 @@ function createGatewayProduct(
         if (bound) settlement.noteUnsettled(transfer)
         throw unavailable
       }
-      claim.add(sale.reserve())
+      reserve(checkout)
       return undefined
     },
     settling: ({ sale, presentation: { transfer } }, purpose) => ({
-      onSent: (payment) => deliveries.expect(payment, sale.search),
+      onSent: receipts.expecting(sale.search),
       // A payment that needs a second node is not delivered after one node confirms it.
       deliverOnConfirm: () =>
         !sale.signal.aborted && !settlement.needsSecond({ transfer, purpose }),

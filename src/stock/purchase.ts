@@ -4,12 +4,7 @@ import type { Order } from '../../db/Order'
 import type { NewOrder, OrderLedger, OrderQuota } from '../../db/OrderLedger'
 import type { Payment } from '../../db/Payment'
 import type { NetworkConfig, Stock } from '../config/Config'
-import {
-  failureHeaders,
-  type Issuer,
-  signReceipt,
-  successHeaders,
-} from '../paywall/answer/receipts'
+import { failureHeaders, type Receipts } from '../paywall/answer/receipts'
 import {
   assertContinues,
   buy,
@@ -52,7 +47,7 @@ export type PurchaseOptions = CheckoutOptions & {
   /** Absolute, without a trailing slash. */
   baseUrl: string
   /** Signer of receipts. */
-  issuer: Issuer
+  receipts: Receipts
   /** Refunds that a payer may have in an hour; 10 by default. */
   refundsMax?: number | undefined
   /** Longest wait (ms) of a buyer, for settlement and swap together. */
@@ -436,7 +431,6 @@ export function orderJson({ network }: Pick<Parts, 'network'>, order: Order) {
  * with the refund, 503 while the payment is not confirmed, 402 when it never was.
  */
 function respond(parts: Parts, order: Order, payment: Payment): Response {
-  const { issuer, now } = parts
   const { refundTx, state } = order
   const { protocol } = payment.purpose
   if (refundTx !== undefined) throw undelivered(parts, order, refundTx, payment)
@@ -448,12 +442,11 @@ function respond(parts: Parts, order: Order, payment: Payment): Response {
     throw withOrder(parts, Denial.unpaid({ kind: 'pending', payment }), order)
   }
   const isDelivered = state === 'delivered'
-  const receipt = signReceipt(payment, issuer, now(), { order: order.id })
   const headers = {
     'cache-control': 'private, no-store',
     location: urlOf(parts, order),
     ...(isDelivered ? {} : { 'retry-after': '2' }),
-    ...successHeaders(payment, { protocol }, issuer, receipt),
+    ...parts.receipts.headersOf(payment, { protocol, order: order.id }),
   }
   return Response.json(orderJson(parts, order), { status: isDelivered ? 200 : 202, headers })
 }

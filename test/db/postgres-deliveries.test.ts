@@ -1,6 +1,7 @@
 import { describe, expect, test } from 'bun:test'
 import type { Payment } from '../../db/Payment'
 import { createDeliveries } from '../../src/paywall/answer/delivery'
+import { createReceipts } from '../../src/paywall/answer/receipts'
 import { createAnswers } from '../../src/paywall/answer/store'
 import { cluster, type Process, payAt } from '../harness/cluster'
 import { hasPostgres } from '../harness/postgres'
@@ -24,7 +25,7 @@ async function deliverAt(
     settlement,
     answers: await createAnswers(ledger.answers),
     challengeSecrets: [secret],
-    receiptKey: secret,
+    receipts: createReceipts(secret, Date.now),
     now: Date.now,
     log: () => undefined,
   })

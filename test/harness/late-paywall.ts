@@ -1,5 +1,6 @@
 import { createTally } from '../../src/books/tally'
 import { account } from '../../src/demo/accounts'
+import { createReceipts } from '../../src/paywall/answer/receipts'
 import { type Answers, createAnswers } from '../../src/paywall/answer/store'
 import { extract } from '../../src/paywall/credential'
 import type { Item } from '../../src/paywall/offer/Item'
@@ -59,6 +60,7 @@ export async function startLatePaywall(shop: Shop, { isOther = false } = {}) {
     upstream: (): Made | Promise<Made> => answerOf('goods'),
     paywall: createPaywall({
       ...common,
+      receipts: createReceipts(secret, Date.now),
       settlement,
       claims: isOther ? new Map() : shop.app.claims,
       answers: lateAnswers(answers, gates),
@@ -106,7 +108,6 @@ export async function startLatePaywall(shop: Shop, { isOther = false } = {}) {
 function requestOf(item: Item, headers: Headers, fulfil: GatewaySale['fulfil']): GatewaySale {
   return {
     method: 'GET',
-    resource: item.resource.url,
     url: item.resource.url,
     digest: undefined,
     purpose: {

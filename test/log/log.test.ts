@@ -1,7 +1,7 @@
 import { describe, expect, test } from 'bun:test'
 import type { Purpose } from '../../db/Payment'
 import { createLog, type Fields, scrub } from '../../src/log'
-import { saleOf } from '../../src/paywall/answer/recorder'
+import { saleOf } from '../../src/paywall/answer/delivery'
 import type { Transfer } from '../../src/protocol/Transfer'
 
 const signature = `0x${'ab'.repeat(65)}`

@@ -1,6 +1,7 @@
 import { expect, test } from 'bun:test'
 import { account } from '../../src/demo/accounts'
 import { createDeliveries } from '../../src/paywall/answer/delivery'
+import { createReceipts } from '../../src/paywall/answer/receipts'
 import { createAnswers } from '../../src/paywall/answer/store'
 import * as Crypto from '../../src/protocol/Crypto'
 import { ownSettlement } from '../harness/own-settlement'
@@ -20,7 +21,7 @@ test.each(kinds)(
       settlement: fixture.settlement,
       answers: await createAnswers(fixture.ledger.answers),
       challengeSecrets: [new Uint8Array(32)],
-      receiptKey: Crypto.bytes(account(9).privateKey),
+      receipts: createReceipts(Crypto.bytes(account(9).privateKey), Date.now),
       now: () => Date.now() + pausedMs,
       log: () => undefined,
     })

@@ -2,6 +2,7 @@ import { expect, test } from 'bun:test'
 import { account } from '../../src/demo/accounts'
 import { mine } from '../../src/demo/chains'
 import { createDeliveries } from '../../src/paywall/answer/delivery'
+import { createReceipts } from '../../src/paywall/answer/receipts'
 import { createAnswers } from '../../src/paywall/answer/store'
 import * as Crypto from '../../src/protocol/Crypto'
 import type { Transfer } from '../../src/protocol/Transfer'
@@ -123,7 +124,7 @@ test.concurrent('the delivery of a buyer that disconnects at its start ends, and
     settlement: fixture.settlement,
     answers: await createAnswers(fixture.ledger.answers),
     challengeSecrets: [new Uint8Array(32)],
-    receiptKey: Crypto.bytes(account(9).privateKey),
+    receipts: createReceipts(Crypto.bytes(account(9).privateKey), Date.now),
     now: Date.now,
     log: () => undefined,
   })
@@ -151,7 +152,7 @@ test.concurrent('the delivery of a buyer that disconnects at its start ends, and
   const payment = await fixture.settlement.find(transfer)
   if (payment === undefined) throw new Error('no payment')
   expect(payment).toMatchObject({ delivery: 'none', attempts: 1 })
-  expect([forwards, deliveries.inFlight()]).toEqual([0, 0])
+  expect(forwards).toBe(0)
   const stays = { ...request, signal: new AbortController().signal }
   expect((await deliveries.deliver(stays, { payment }, 'x402', () => undefined)).status).toBe(200)
   expect(forwards).toBe(1)

@@ -1,6 +1,6 @@
 import type { Merchant } from '../../config/Config'
 import { withBody } from '../../config/keys'
-import type { Fulfilled } from '../../paywall/answer/Fulfilment'
+import type { Fulfilled } from '../../paywall/answer/delivery'
 import * as Problem from '../../protocol/Problem'
 import type { Match } from '../Route'
 import { toBuyer } from '../upstream/headers'

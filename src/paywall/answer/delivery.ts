@@ -1,17 +1,22 @@
+import type { Charge } from '../../../db/Authorization'
 import type { Payment, Protocol } from '../../../db/Payment'
 import type { WriteEvent } from '../../log'
-import * as Crypto from '../../protocol/Crypto'
-import type { Delivered } from '../../settlement/send/delivery'
+import * as Amount from '../../protocol/Amount'
+import type * as Network from '../../protocol/Network'
 import { NotDeliverableError, type Outcome } from '../../settlement/send/Outcome'
 import type { Settlement } from '../../settlement/settlement'
 import * as Denial from '../Denial'
-import type { Fulfilled, Fulfilment, Made } from './Fulfilment'
-import { createPulse } from './pulse'
-import { createReceipts, type Usage } from './receipts'
-import { createRecorder, type RecordEnd, type RecorderOptions } from './recorder'
-import { createKept, createRemainders, type Envelope, readWhole } from './remainder'
+import type { Receipts, Usage } from './receipts'
+import {
+  createKept,
+  createRemainders,
+  type Envelope,
+  readWhole,
+  type StoreRemainder,
+  type WholeOptions,
+} from './remainder'
 import type { Answer, Answers } from './store'
-import { observed, type Reach } from './stream'
+import { createPulse, observed, type Reach } from './stream'
 import { createTransferRates, type TransferRateMin } from './transfer-rate'
 import {
   brokenOff,
@@ -19,9 +24,37 @@ import {
   gone,
   isExhausted,
   left,
-  redeemTokenHash,
   type Undelivered,
 } from './undelivered'
+
+/**
+ * Makes the paid answer, once per call. Returns faults of the source as data and never throws for
+ * them.
+ */
+export type Fulfilment = (payment: Attempt) => Promise<Fulfilled>
+
+/** The payment, or the authorization, that an answer is made for. */
+export type Attempt = Pick<Payment, 'id' | 'transfer' | 'attempts'> & {
+  /** Ends the attempt until its answer begins; it does not end a stream that is passed on. */
+  signal?: AbortSignal
+}
+
+export type Fulfilled = Made | Undelivered
+
+export type Made = {
+  delivered: true
+  status: number
+  headers: Headers
+  /** Bytes when the whole answer is available, else a stream. */
+  body: Uint8Array | ReadableStream<Uint8Array>
+  /** Called when the stream ends, before its end is sent. */
+  onEnd?: (isCut: boolean) => void
+  /** What it costs where the route has a meter; call it when the body was read or given up. */
+  chargeOf?: ((isWhole: boolean) => Cost) | undefined
+}
+
+/** `by`: the rule that decided, such as `failed`. `reason`: why there is no usage, for the operator. */
+export type Cost = Charge & { by: string; reason?: string | undefined }
 
 type Confirmed = Pick<Extract<Outcome, { kind: 'confirmed' }>, 'payment' | 'deliveryStarted'>
 
@@ -29,8 +62,7 @@ type Confirmed = Pick<Extract<Outcome, { kind: 'confirmed' }>, 'payment' | 'deli
 export type DeliveryRequest = {
   /** As requested: HEAD stays HEAD. */
   method: string
-  /** Absolute URL of what is bought, and its query, '' or with its `?`, for receipts. */
-  resource: string
+  /** The query, '' or with its `?`, for receipts. */
   search: string
   requestId: string
   /** The address of the client, under which its failures are counted. */
@@ -49,19 +81,19 @@ export type DeliveryRequest = {
 export type DeliveryOptions = {
   settlement: Settlement
   answers: Answers
+  receipts: Receipts
   challengeSecrets: readonly Uint8Array[]
-  receiptKey: Uint8Array
   /** Minimum transfer rate of buyers that read a stream. */
   transferRateMin?: Partial<TransferRateMin> | undefined
   /** Symbol of the asset of a network, for the line of a sale. */
-  symbolOf?: RecorderOptions['symbolOf']
+  symbolOf?: ((network: Network.Id) => string | undefined) | undefined
   now: () => number
   log: WriteEvent
 }
 
 export type Deliveries = ReturnType<typeof createDeliveries>
 
-type Context = ReturnType<typeof createContext>
+type Context = DeliveryOptions & ReturnType<typeof createState>
 
 /** One running delivery. */
 type Delivery = {
@@ -69,43 +101,35 @@ type Delivery = {
   /** The payment with the running attempt, and the end of the redemption time. */
   payment: Payment
   protocol: Protocol
-  record: RecordEnd
-  /** Ends the delivery. */
-  finish: () => void
+  /** A whole answer, for the buyer that gets nothing of it. */
+  lost?: Answer
+  /** Called when the delivery state is final. */
+  release: () => void
 }
 
-function createContext(options: DeliveryOptions) {
-  const { now } = options
-  const [secret] = options.challengeSecrets
+function createState({ challengeSecrets, transferRateMin, now }: DeliveryOptions) {
+  const [secret] = challengeSecrets
   if (secret === undefined) throw new Error('no challenge secret')
-  const issuer = { key: options.receiptKey, address: Crypto.addressOf(options.receiptKey) }
-  const redeeming = createRedeeming(secret, now)
   return {
-    options,
-    receipts: createReceipts(issuer, now),
-    redeeming,
+    redeeming: createRedeeming(secret, now),
     remainders: createRemainders(),
-    rates: createTransferRates(options.transferRateMin),
+    rates: createTransferRates(transferRateMin),
     /** Payments whose failed delivery was answered, and not yet written to the disk. */
     answering: new Set<string>(),
-    recorder: createRecorder({ ...options, redeeming }),
+    /** Ends of deliveries that are being written. */
+    recording: new Set<Promise<void>>(),
     pulse: createPulse(now),
-    /** Number of running deliveries. */
-    open: 0,
   }
 }
 
 export function createDeliveries(options: DeliveryOptions) {
-  const { settlement } = options
-  const context = createContext(options)
-  const { receipts, remainders, answering, rates, pulse, recorder } = context
+  const context: Context = { ...options, ...createState(options) }
+  const { settlement, receipts, remainders, answering, recording, rates, pulse } = context
   return {
-    /** Signs the receipt of a payment in advance, while the payment is being confirmed. */
-    expect: receipts.expect,
     /**
      * Forwards a confirmed, undelivered payment and answers. Calls `release` when the delivery state
      * is final, which for a stream is at its end. Throws ProblemError, with the redeem token when the
-     * maker failed.
+     * maker failed; `release` is then the caller's.
      */
     async deliver(
       request: DeliveryRequest,
@@ -114,12 +138,7 @@ export function createDeliveries(options: DeliveryOptions) {
       release: () => void,
     ): Promise<Response> {
       const payment = await begin(context, request, outcome)
-      const record = recorder.of(request, payment)
-      const finish = () => {
-        context.open--
-        release()
-      }
-      return deliver(context, { request, payment, protocol, record, finish })
+      return deliver(context, { request, payment, protocol, release })
     },
     /** The stored answer of an idempotency key, marked as a replay. */
     replay(answer: Answer, payment: Payment, request: { protocol: Protocol; search: string }) {
@@ -128,36 +147,36 @@ export function createDeliveries(options: DeliveryOptions) {
       setAll(headers, receipts.headersOf(payment, request))
       return new Response(answer.body, { status: answer.status, headers })
     },
-    findByToken: (token: string) => settlement.findByRedeemToken(redeemTokenHash(token)),
     /** Whether a failed delivery of the payment was answered with the token that redeems it. */
     async wasAnswered({ id, answered }: Payment): Promise<boolean> {
       if (answered || answering.has(id)) return true
       // It may have been written since the payment was read.
       return (await settlement.findById(id))?.answered === true
     },
-    /** Watches how fast buyers read streams. */
-    rates,
+    /** Watches how fast buyers read a stream. */
+    watch: rates.watch,
     /** See `createPulse`. */
     afterPause: pulse.afterPause,
-    inFlight: () => context.open,
     /** Cancels the answers that are still read for keys; resolves when that is recorded. */
     async stop(): Promise<void> {
       pulse.stop()
       await remainders.stop()
-      await recorder.idle()
+      // The ends of this turn of the event loop.
+      await new Promise((resolve) => setImmediate(resolve))
+      await Promise.all(recording)
     },
   }
 }
 
 /** Starts the next attempt, unless it was started with the confirmation. Throws ProblemError. */
 async function begin(
-  { options: { settlement, now }, redeeming }: Context,
+  context: Context,
   { signal }: DeliveryRequest,
   { payment, deliveryStarted }: Confirmed,
 ): Promise<Payment> {
+  const { settlement, now, redeeming } = context
   if (signal.aborted) {
-    if (deliveryStarted)
-      await endUndelivered(settlement, payment, redeeming.undelivered(payment, undefined))
+    if (deliveryStarted) await endUndelivered(context, payment, undefined)
     throw left()
   }
   if (payment.delivery === 'delivered' || payment.state !== 'confirmed') {
@@ -171,92 +190,78 @@ async function begin(
     ? payment
     : await settlement
         .beginDelivery(payment.id, payment.attempts)
-        .catch((error) => explain(settlement, payment, error))
+        .catch((error) => explain(context, payment, error))
   // The stored time must equal the time in the answer.
   return { ...started, redeemUntil: redeeming.untilOf(started) }
 }
 
 async function deliver(context: Context, delivery: Delivery): Promise<Response> {
   const { request, payment } = delivery
-  context.open++
   let made: Fulfilled
   try {
     made = await request.fulfil(payment)
     await context.pulse.afterPause()
   } catch (error) {
-    context.open--
-    const ended = context.redeeming.undelivered(payment, undefined)
-    await endUndelivered(context.options.settlement, payment, ended)
+    await endUndelivered(context, payment, undefined)
     throw error
   }
   if (!made.delivered) return refuse(context, delivery, made)
-  return hand(context, { ...delivery, record: keepingLost(delivery, made) }, made)
-}
-
-/** Records as before, and keeps an answer of which the buyer has got nothing. */
-function keepingLost(
-  { request: { keepLost }, record }: Delivery,
-  { status, headers, body }: Made,
-): RecordEnd {
-  if (keepLost === undefined || !(body instanceof Uint8Array)) return record
-  const own = new Headers(headers)
-  return async (upstreamStatus, decide) => {
-    let reach: Reach | undefined
-    await record(upstreamStatus, () => {
-      reach = decide()
-      return reach
-    })
-    if (reach === 'nothing') await keepLost({ status, headers: own, body })
-  }
+  const { status, headers, body } = made
+  if (request.keepLost !== undefined && body instanceof Uint8Array)
+    return hand(
+      context,
+      { ...delivery, lost: { status, headers: new Headers(headers), body } },
+      made,
+    )
+  return hand(context, delivery, made)
 }
 
 /** Hands an answer over. */
 async function hand(context: Context, delivery: Delivery, made: Made): Promise<Response> {
   const { request, payment } = delivery
-  const keep = keeper(context, delivery, made)
-  if (request.envelope !== undefined) {
-    return enclose(context, delivery, { ...made, envelope: request.envelope, keep })
-  }
   const { status, headers, body, onEnd } = made
+  const keep = keeper(context, delivery, made)
+  const storeRemainder: StoreRemainder = (reader, kept) =>
+    context.remainders.store(payment.transfer.payer, reader, kept)
+  if (request.envelope !== undefined) {
+    const options = { envelope: request.envelope, kept: createKept(keep), storeRemainder }
+    return enclose(context, delivery, made, options)
+  }
   if (body instanceof Uint8Array) {
     // The answer is stored for the key, so an abort does not count another delivery.
     const isStored = (await keep?.(body)) === true
-    const isTaken = () => isStored || !request.signal.aborted
-    return answer(context, delivery, { ...made, body }, () => {
-      // The answer is written in this turn of the event loop and recorded afterwards. A crash in
-      // between can repeat an answer, and never lose a paid one.
-      return delivery.record(made.status, () => (isTaken() ? 'complete' : 'nothing'))
-    })
+    const reach = () => (isStored || !request.signal.aborted ? 'complete' : 'nothing')
+    // The answer is written in this turn of the event loop and recorded afterwards. A crash in
+    // between can repeat an answer, and never lose a paid one.
+    return answer(context, delivery, { status, headers, body }, () =>
+      record(context, delivery, status, reach),
+    )
   }
   setAll(headers, receiptOf(context, delivery))
-  const observer = {
-    record: delivery.record.bind(undefined, status),
-    finish: delivery.finish,
+  const passed = observed(body, request.signal, {
+    record: (decide) => record(context, delivery, status, decide),
+    finish: delivery.release,
     onEnd,
     kept: createKept(keep),
-    storeRemainder: context.remainders.store.bind(undefined, payment.transfer.payer),
+    storeRemainder,
     watch: context.rates.watch,
     afterPause: context.pulse.afterPause,
-  }
-  return new Response(observed(body, request.signal, observer), { status, headers })
+  })
+  return new Response(passed, { status, headers })
 }
-
-type Keep = ((body: Uint8Array) => Promise<boolean>) | undefined
 
 /** Reads a whole answer and sends it inside a message. Throws ProblemError. */
 async function enclose(
   context: Context,
   delivery: Delivery,
-  { status, headers, body, envelope, keep }: Made & { envelope: Envelope; keep: Keep },
+  { status, headers, body }: Made,
+  options: Omit<WholeOptions, 'signal'>,
 ): Promise<Response> {
-  const { request, payment, record } = delivery
-  const { signal } = request
-  const kept = createKept(keep)
-  const storeRemainder = context.remainders.store.bind(undefined, payment.transfer.payer)
-  const whole = await readWhole(body, { envelope, signal, kept, storeRemainder })
+  const { signal } = delivery.request
+  const { taken } = options.envelope
+  const whole = await readWhole(body, { ...options, signal })
   if (whole.kind === 'left') {
-    await record(status, () => (whole.isStored ? 'complete' : 'nothing'))
-    context.open--
+    await record(context, delivery, status, () => (whole.isStored ? 'complete' : 'nothing'))
     throw left()
   }
   if (whole.kind === 'cut') return refuse(context, delivery, brokenOff(status))
@@ -267,21 +272,28 @@ async function enclose(
     return truncated ? 'truncated' : 'complete'
   }
   return answer(context, delivery, { status, headers, body: bytes }, () =>
-    envelope.taken.then((isTaken) => record(status, () => reach(isTaken))),
+    taken.then((isTaken) => record(context, delivery, status, () => reach(isTaken))),
   )
 }
 
-/** Sends a whole answer with its receipt. `record` is called when the answer is complete. */
+/** Sends a whole answer with its receipt. `ended` is called when the answer is complete. */
 function answer(
   context: Context,
   delivery: Delivery,
-  { status, headers, body }: Answer,
-  record: () => Promise<void>,
+  whole: Answer,
+  ended: () => Promise<void>,
 ): Response {
-  const { request, finish } = delivery
-  setAll(headers, receiptOf(context, delivery))
-  void record().then(finish)
-  const isBodiless = request.method === 'HEAD' || status === 204 || status === 304
+  setAll(whole.headers, receiptOf(context, delivery))
+  void ended().then(delivery.release)
+  return respond(delivery.request, whole)
+}
+
+/** The response of a whole answer; HEAD and some statuses have no body. */
+export function respond(
+  { method }: Pick<DeliveryRequest, 'method'>,
+  { status, headers, body }: Answer,
+): Response {
+  const isBodiless = method === 'HEAD' || status === 204 || status === 304
   return new Response(isBodiless ? null : body, { status, headers })
 }
 
@@ -291,19 +303,73 @@ function receiptOf({ receipts }: Context, { request, payment, protocol }: Delive
   return receipts.headersOf(payment, { protocol, search, usage })
 }
 
+/** Records how much of an answer its buyer got; `decide` is called at the write. Never rejects. */
+function record(
+  context: Context,
+  delivery: Delivery,
+  status: number,
+  decide: () => Reach,
+): Promise<void> {
+  const { recording } = context
+  const recorded = write(context, delivery, status, decide).finally(() =>
+    recording.delete(recorded),
+  )
+  recording.add(recorded)
+  return recorded
+}
+
+async function write(
+  context: Context,
+  { request, payment, lost }: Delivery,
+  status: number,
+  decide: () => Reach,
+): Promise<void> {
+  const { settlement, redeeming, log } = context
+  const fields = { requestId: request.requestId, payment: payment.id, status }
+  let outcome = decide()
+  try {
+    await settlement.endDelivery(payment.id, () => {
+      outcome = decide()
+      if (outcome === 'nothing') return redeeming.undelivered(payment, status)
+      return { delivered: true, upstreamStatus: status, truncated: outcome === 'truncated' }
+    })
+    log('payment-delivery', { ...fields, outcome }, () => saleOf(payment, outcome, context))
+  } catch (error) {
+    // No caller waits for this result. The buyer has the answer, and could at worst get it
+    // again.
+    log('payment-delivery-unrecorded', { ...fields, error })
+  }
+  if (outcome === 'nothing' && lost !== undefined) await request.keepLost?.(lost)
+}
+
+/**
+ * `sold api /hello 0.01 USDC from 0x7099...79C8 in 0.2 s`. Undefined where the buyer got nothing. The
+ * time begins with the payment.
+ */
+export function saleOf(
+  { transfer, purpose, createdAt }: Pick<Payment, 'transfer' | 'purpose' | 'createdAt'>,
+  outcome: Reach,
+  { symbolOf, now }: Pick<DeliveryOptions, 'symbolOf' | 'now'>,
+): string | undefined {
+  if (outcome === 'nothing') return undefined
+  const { amountAtomic, network, payer } = transfer
+  const amount = `${Amount.toDecimal(amountAtomic, 6).replace(/\.?0+$/, '')} ${symbolOf?.(network) ?? 'USD'}`
+  const seconds = (Math.max(0, now() - createdAt) / 1000).toFixed(1)
+  const cut = outcome === 'truncated' ? '; the answer was cut' : ''
+  return `sold ${purpose.merchant} ${purpose.route || '/'} ${amount} from ${payer.slice(0, 6)}\u2026${payer.slice(-4)} in ${seconds} s${cut}`
+}
+
 /** Throws the problem of a delivery that failed, with the token that redeems its payment. */
 async function refuse(
   context: Context,
   { request, payment, protocol }: Delivery,
   undelivered: Undelivered,
 ): Promise<never> {
-  const { options, redeeming, answering } = context
+  const { redeeming, answering, log } = context
   const { upstreamStatus } = undelivered
-  context.open--
   const problem = redeeming.problem(payment, undelivered, protocol)
   // The token must be on the disk before its buyer has it.
-  const ended = redeeming.undelivered(payment, upstreamStatus)
-  await endUndelivered(options.settlement, payment, ended)
+  await endUndelivered(context, payment, upstreamStatus)
   // Mark it after the answer is made: until then its buyer has only the credential, no token.
   answering.add(payment.id)
   const answered = request.envelope?.taken ?? Promise.resolve(true)
@@ -314,33 +380,45 @@ async function refuse(
     }),
   )
   const fields = { requestId: request.requestId, payment: payment.id, upstreamStatus }
-  options.log('payment-undelivered', fields)
+  log('payment-undelivered', fields)
   throw problem
 }
 
-/**
- * Stores the answer under the buyer's key, without a receipt, because a replay adds its own. A
- * fault costs the replay, not the answer.
- */
-function keeper(
-  { options: { answers, now, log } }: Context,
-  { request: { requestId }, payment }: Delivery,
-  { status, headers }: Omit<Answer, 'body'>,
-): Keep {
+/** Stores the answer under the buyer's key, without a receipt, because a replay adds its own. */
+function keeper(context: Context, { request, payment }: Delivery, { status, headers }: Made): Keep {
   if (payment.purpose.idempotencyKey === undefined) return undefined
   const own = new Headers(headers)
-  return async (body) => {
-    try {
-      return await answers.store(payment, { status, headers: own, body }, now())
-    } catch (error) {
-      log('answer-not-kept', { requestId, payment: payment.id, error })
-      return false
-    }
+  return (body) => {
+    const answer = { status, headers: own, body }
+    // Its room was reserved before the payment.
+    return keepAnswer(context, request, payment, { answer, isReserved: true })
+  }
+}
+
+type Keep = ((body: Uint8Array) => Promise<boolean>) | undefined
+
+/**
+ * Stores an answer, where there is room. A fault costs the replay, not the answer. False: it is not
+ * stored. Never rejects.
+ */
+export async function keepAnswer(
+  { answers, now, log }: Pick<DeliveryOptions, 'answers' | 'now' | 'log'>,
+  { requestId }: Pick<DeliveryRequest, 'requestId'>,
+  payment: Pick<Payment, 'id' | 'transfer'>,
+  { answer, isReserved }: { answer: Answer; isReserved: boolean },
+): Promise<boolean> {
+  try {
+    const free = isReserved ? () => {} : await answers.reserve(payment.transfer.payer, now())
+    if (free === undefined) return false
+    return await answers.store(payment, answer, now()).finally(free)
+  } catch (error) {
+    log('answer-not-kept', { requestId, payment: payment.id, error })
+    return false
   }
 }
 
 function markAnswered(
-  { options: { settlement, log }, answering }: Context,
+  { settlement, log, answering }: Context,
   { id }: Payment,
   requestId: string,
 ): void {
@@ -359,26 +437,21 @@ function setAll(headers: Headers, added: Readonly<Record<string, string>>): void
  * over.
  */
 async function endUndelivered(
-  settlement: Pick<Settlement, 'findById' | 'endDelivery'>,
+  context: Context,
   payment: Payment,
-  ended: Delivered,
+  upstreamStatus: number | undefined,
 ): Promise<void> {
-  try {
-    await settlement.endDelivery(payment.id, ended)
-  } catch (error) {
-    await explain(settlement, payment, error)
-  }
+  const ended = context.redeeming.undelivered(payment, upstreamStatus)
+  await context.settlement
+    .endDelivery(payment.id, ended)
+    .catch((error) => explain(context, payment, error))
 }
 
 /**
  * Throws the problem of a delivery that could not begin or end. A claim covers one process only.
  * Other gateways may have taken this delivery over, when they took this process for dead.
  */
-async function explain(
-  settlement: Pick<Settlement, 'findById'>,
-  payment: Payment,
-  error: unknown,
-): Promise<never> {
+async function explain({ settlement }: Context, payment: Payment, error: unknown): Promise<never> {
   if (!(error instanceof NotDeliverableError)) throw error
   const current = await settlement.findById(payment.id)
   if (current?.delivery === 'delivered') throw gone(current, 'This payment has been delivered.')

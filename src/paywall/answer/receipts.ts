@@ -1,13 +1,10 @@
 import type { Address } from 'viem'
 import type { Payment, Protocol } from '../../../db/Payment'
+import * as Crypto from '../../protocol/Crypto'
 import type { Offer } from '../../protocol/Offer'
 import type { ProblemError } from '../../protocol/Problem'
 import * as Receipt from '../../protocol/Receipt'
 import * as X402 from '../../protocol/X402'
-import type { Item } from '../offer/Item'
-
-/** The signer of receipts: its key, and the address of that key, which takes a while to compute. */
-export type Issuer = { key: Uint8Array; address: Address }
 
 /**
  * Longer responses omit the copy under the version 1 name, so that the head stays below the 4 KB
@@ -15,79 +12,21 @@ export type Issuer = { key: Uint8Array; address: Address }
  */
 const legacyMaxBytes = 1_300
 
-const urlMaxLength = 300
 /** With a longer query a receipt would leave no room for that copy. */
 const withQueryMaxLength = 200
 
-/**
- * The resource of a payment: the URL, or the route's own URL where the full one would make the head of
- * the answer with the receipt longer than proxies accept.
- */
-export function receiptUrl(url: string, { resource }: Pick<Item, 'resource'>): string {
-  return url.length > urlMaxLength ? resource.url : url
-}
-
 /** The purchase that a receipt names. */
-export type Bought = {
+type Bought = {
   /** Query of the request, '' or with its `?`, where it is known. The hash of the request has it, too. */
   search?: string | undefined
   order?: string | undefined
 }
 
-/** The signed receipt of a payment. `now` is unix ms. */
-export function signReceipt(
-  payment: Payment,
-  issuer: Issuer,
-  now: number,
-  { search = '', order }: Bought = {},
-): Receipt.Signed {
-  const { transaction, transfer, purpose } = payment
-  const whole = purpose.resource + search
-  const url = whole.length > withQueryMaxLength ? purpose.resource : whole
-  const amount = String(transfer.amountAtomic)
-  const fields = {
-    network: transfer.network,
-    resourceUrl: Receipt.urlOf(url, { request: purpose.fingerprint, amount, order }),
-    payer: transfer.payer,
-    issuedAt: Math.floor(now / 1000),
-    transaction,
-  }
-  return Receipt.sign(fields, issuer.key)
-}
+/** An answer with a receipt. */
+type Receipted = Bought & { protocol: Protocol; usage?: Usage | undefined }
 
 /** What an answer has used, and the ceiling that its buyer signed. */
 export type Usage = { ceilingAtomic: bigint; units: Readonly<Record<string, number>> }
-
-type Answered = { protocol: Protocol; usage?: Usage | undefined }
-
-/** Receipt headers of a delivered answer, in the protocol of its payment. */
-export function successHeaders(
-  payment: Payment,
-  { protocol, usage }: Answered,
-  issuer: Issuer,
-  receipt: Receipt.Signed,
-): Readonly<Record<string, string>> {
-  const { transaction, transfer, purpose } = payment
-  if (protocol === 'mpp')
-    return {
-      'payment-receipt': Receipt.mpp(receipt, {
-        issuer: issuer.address,
-        challengeId: purpose.challengeId,
-      }),
-    }
-  const response = Receipt.x402({
-    success: true,
-    transaction,
-    network: transfer.network,
-    payer: transfer.payer,
-    amount: String(transfer.amountAtomic),
-    receipt,
-    extensions: extensionOf(usage),
-  })
-  return response.length > legacyMaxBytes
-    ? { 'payment-response': response }
-    : { 'payment-response': response, 'x-payment-response': response }
-}
 
 function extensionOf(usage: Usage | undefined) {
   if (usage === undefined) return {}
@@ -99,31 +38,72 @@ const aheadMs = 2_000
 /** Most receipts that are signed in advance; the oldest ones are dropped first. */
 const aheadMax = 1_000
 
-/** Receipts that are signed in advance, while their payments are being confirmed. */
-export function createReceipts(issuer: Issuer, now: () => number) {
+export type Receipts = ReturnType<typeof createReceipts>
+
+/** Signs the receipts of all products. `now` is unix ms. */
+export function createReceipts(key: Uint8Array, now: () => number) {
+  // It takes a while to compute.
+  const address = Crypto.addressOf(key)
+  /** Those that were signed in advance, while their payments are being confirmed. */
   const ahead = new Map<string, { receipt: Receipt.Signed; signedAt: number }>()
+
+  /** The signed receipt of a payment. */
+  function sign(payment: Payment, { search = '', order }: Bought = {}): Receipt.Signed {
+    const { transaction, transfer, purpose } = payment
+    const whole = purpose.resource + search
+    const url = whole.length > withQueryMaxLength ? purpose.resource : whole
+    const amount = String(transfer.amountAtomic)
+    const fields = {
+      network: transfer.network,
+      resourceUrl: Receipt.urlOf(url, { request: purpose.fingerprint, amount, order }),
+      payer: transfer.payer,
+      issuedAt: Math.floor(now() / 1000),
+      transaction,
+    }
+    return Receipt.sign(fields, key)
+  }
+
   return {
+    /** Of the signer. */
+    address,
+    sign,
     /** Signs the receipt of a payment that is being confirmed. `search`: the query of its request. */
-    expect(payment: Payment, search: string): void {
-      const signedAt = now()
+    expecting: (search: string) => (payment: Payment) => {
       const [oldest] = ahead.keys()
       if (oldest !== undefined && ahead.size >= aheadMax) ahead.delete(oldest)
-      const receipt = signReceipt(payment, issuer, signedAt, { search })
-      ahead.set(payment.id, { receipt, signedAt })
+      ahead.set(payment.id, { receipt: sign(payment, { search }), signedAt: now() })
     },
-    /** Receipt headers of an answer that is sent now. */
-    headersOf(payment: Payment, { search, ...answer }: Answered & { search: string }) {
-      const early = ahead.get(payment.id)
-      ahead.delete(payment.id)
+    /** Receipt headers of an answer that is sent now, in the protocol of its payment. */
+    headersOf(payment: Payment, { protocol, usage, ...bought }: Receipted): Headings {
+      const { id, transaction, transfer, purpose } = payment
+      const early = ahead.get(id)
+      ahead.delete(id)
       // A transaction may have been replaced since its receipt was signed.
       const isGood =
-        early?.receipt.payload.transaction === payment.transaction &&
+        early?.receipt.payload.transaction === transaction &&
         Math.abs(now() - early.signedAt) < aheadMs
-      const receipt = isGood ? early.receipt : signReceipt(payment, issuer, now(), { search })
-      return successHeaders(payment, answer, issuer, receipt)
+      const receipt = isGood ? early.receipt : sign(payment, bought)
+      if (protocol === 'mpp') {
+        const { challengeId } = purpose
+        return { 'payment-receipt': Receipt.mpp(receipt, { issuer: address, challengeId }) }
+      }
+      const response = Receipt.x402({
+        success: true,
+        transaction,
+        network: transfer.network,
+        payer: transfer.payer,
+        amount: String(transfer.amountAtomic),
+        receipt,
+        extensions: extensionOf(usage),
+      })
+      return response.length > legacyMaxBytes
+        ? { 'payment-response': response }
+        : { 'payment-response': response, 'x-payment-response': response }
     },
   }
 }
+
+type Headings = Readonly<Record<string, string>>
 
 /** Payer and network of a failed payment, as far as they are known. */
 export type Failing = { network: string; payer?: Address | undefined }
@@ -136,7 +116,7 @@ export type Failing = { network: string; payer?: Address | undefined }
 export function failureHeaders(
   problem: Pick<ProblemError, 'code' | 'members'> & { status?: number },
   failing: Failing | undefined,
-): Readonly<Record<string, string>> {
+): Headings {
   if (failing === undefined) return {}
   const { reason, transaction } = problem.members
   const response = Receipt.x402({

@@ -1,3 +1,4 @@
+import { createCounts } from '../../http/counts'
 import { answerMaxBytes } from './store'
 
 /** Reads answers to their end when the buyer has left or gets them inside a message. */
@@ -29,15 +30,8 @@ export type StoreRemainder = (reader: Reader, kept: Kept) => Promise<boolean> | 
 
 /** Reads the remainder of answers whose buyers have left and have a key for them: 32 at once, 4 of one payer. */
 export function createRemainders() {
-  const byPayer = new Map<string, number>()
+  const byPayer = createCounts()
   const running = new Map<() => void, Promise<boolean>>()
-
-  function count(payer: string, change: 1 | -1): void {
-    const own = (byPayer.get(payer) ?? 0) + change
-    if (own === 0) byPayer.delete(payer)
-    else byPayer.set(payer, own)
-  }
-
   return {
     /**
      * Reads on to the end and stores the answer. A read that the caller has started ends first.
@@ -46,7 +40,7 @@ export function createRemainders() {
      * Then the source is cancelled. Never rejects.
      */
     store(payer: string, reader: Reader, kept: Kept): Promise<boolean> | undefined {
-      const isFull = running.size >= readsMax || (byPayer.get(payer) ?? 0) >= readsPerPayerMax
+      const isFull = running.size >= readsMax || byPayer.of(payer) >= readsPerPayerMax
       if (isFull || !kept.isOpen()) return undefined
       let isOver = false
       const end = () => {
@@ -54,12 +48,12 @@ export function createRemainders() {
         reader.cancel().catch(() => {})
       }
       const timer = setTimeout(end, readMaxMs)
-      count(payer, 1)
+      byPayer.add(payer, 1)
       // A cancelled source ends like a complete one, so mark it as failed.
       const remainder = readRemainder(reader, kept, () => isOver).finally(() => {
         clearTimeout(timer)
         running.delete(end)
-        count(payer, -1)
+        byPayer.add(payer, -1)
       })
       running.set(end, remainder)
       return remainder

@@ -1,5 +1,6 @@
 import type { AnswerLedger, AnswerUsage } from '../../../db/AnswerLedger'
 import type { Payment } from '../../../db/Payment'
+import { type Counts, createCounts } from '../../http/counts'
 import { dayMs } from '../../protocol/Time'
 
 /** An answer as it was delivered. */
@@ -50,15 +51,20 @@ export async function createAnswers(ledger: AnswerLedger, totalMaxBytes = 256 * 
 
 /** The bytes of the answers, in total and by payer, with the reservations of running ones. */
 function createRoom(ledger: AnswerLedger, totalMaxBytes: number, stored: readonly AnswerUsage[]) {
-  let usage = createUsage(stored)
-  const reserved = createUsage([])
+  let usage = createCounts()
+  const reserved = createCounts()
   let sweepAt = 0
   let sweeping: Promise<void> | undefined
   /** Answers stored while the usage is read again. */
   let meanwhile: AnswerUsage[] = []
+  const addTo = (counts: Counts, used: readonly AnswerUsage[]) => {
+    for (const { payer, bytes } of used) counts.add(payer.toLowerCase(), bytes)
+  }
+  addTo(usage, stored)
 
   function hasRoom(payer: string): boolean {
-    const own = usage.of(payer) + reserved.of(payer)
+    const key = payer.toLowerCase()
+    const own = usage.of(key) + reserved.of(key)
     return (
       usage.total() + reserved.total() + answerMaxBytes <= totalMaxBytes &&
       own + Math.min(reservedBytes, totalMaxBytes / shares) <= totalMaxBytes / shares
@@ -71,7 +77,8 @@ function createRoom(ledger: AnswerLedger, totalMaxBytes: number, stored: readonl
     meanwhile = []
     const read = await ledger.usage(rowBytes)
     // Until the next sweep an answer may count twice, and is never left out.
-    usage = createUsage([...read, ...meanwhile])
+    usage = createCounts()
+    addTo(usage, [...read, ...meanwhile])
   }
 
   /** Deletes expired answers, when there may be some: once for all concurrent calls. */
@@ -94,30 +101,15 @@ function createRoom(ledger: AnswerLedger, totalMaxBytes: number, stored: readonl
       // Check again in the turn that reserves: others may have taken room meanwhile.
       if (!hasRoom(payer)) return undefined
       let bytes = reservedBytes
-      reserved.add({ payer, bytes })
+      reserved.add(payer.toLowerCase(), bytes)
       return () => {
-        reserved.add({ payer, bytes: -bytes })
+        reserved.add(payer.toLowerCase(), -bytes)
         bytes = 0
       }
     },
     use(used: AnswerUsage): void {
-      usage.add(used)
+      addTo(usage, [used])
       if (sweeping !== undefined) meanwhile.push(used)
     },
   }
-}
-
-/** Bytes in total and by payer. */
-function createUsage(start: readonly AnswerUsage[]) {
-  const byPayer = new Map<string, number>()
-  let total = 0
-  const add = ({ payer, bytes }: AnswerUsage) => {
-    const key = payer.toLowerCase()
-    const own = (byPayer.get(key) ?? 0) + bytes
-    if (own === 0) byPayer.delete(key)
-    else byPayer.set(key, own)
-    total += bytes
-  }
-  for (const used of start) add(used)
-  return { total: () => total, of: (payer: string) => byPayer.get(payer.toLowerCase()) ?? 0, add }
 }

@@ -1,6 +1,5 @@
 import type { Charge } from '../../../db/Authorization'
 import type { Payment, Protocol } from '../../../db/Payment'
-import * as Crypto from '../../protocol/Crypto'
 import { type Code, of, type ProblemError } from '../../protocol/Problem'
 import { dayMs } from '../../protocol/Time'
 import type { Delivered } from '../../settlement/send/delivery'
@@ -36,23 +35,11 @@ export type Undelivered = {
   cost?: (Charge & { by: string }) | undefined
 }
 
-export type Tokens = ReturnType<typeof createTokens>
-
-/**
- * Tokens that show receipts, and redeem nothing. The first secret makes tokens, and tokens of every
- * secret are valid.
- */
-export function createTokens(secrets: readonly Uint8Array[]) {
-  const [newest] = secrets
-  if (newest === undefined) throw new Error('no challenge secret')
-  const tokenOf = (secret: Uint8Array, id: string) =>
-    new Bun.CryptoHasher('sha256', secret).update(`receipt|${id}`).digest('base64url')
-  return {
-    receiptTokenOf: (paymentId: string) => tokenOf(newest, paymentId),
-    /** Whether a text is the token of a payment, in constant time. */
-    isReceiptToken: (paymentId: string, token: string) =>
-      secrets.some((secret) => Crypto.equal(token, tokenOf(secret, paymentId))),
-  }
+/** Tokens that show the receipt of a payment, and redeem nothing: one of each secret. */
+export function receiptTokens(secrets: readonly Uint8Array[], paymentId: string): string[] {
+  return secrets.map((secret) =>
+    new Bun.CryptoHasher('sha256', secret).update(`receipt|${paymentId}`).digest('base64url'),
+  )
 }
 
 /** The instruction for a buyer whose answer failed. */

@@ -1,16 +1,15 @@
 import type { Authorization } from '../../../db/Authorization'
 import type { Payment } from '../../../db/Payment'
+import * as Crypto from '../../protocol/Crypto'
 import * as Problem from '../../protocol/Problem'
 import type { Settlement } from '../../settlement/settlement'
-import { type Issuer, signReceipt } from '../answer/receipts'
-import type { Tokens } from '../answer/undelivered'
+import type { Receipts } from '../answer/receipts'
+import { receiptTokens } from '../answer/undelivered'
 
 export type LookupOptions = {
   settlement: Pick<Settlement, 'findById' | 'authorizations'>
-  tokens: Tokens
-  /** Signs receipts. */
-  issuer: Issuer
-  now: () => number
+  challengeSecrets: readonly Uint8Array[]
+  receipts: Receipts
 }
 
 const tokenHeader = 'payment-token'
@@ -19,7 +18,7 @@ const tokenHeader = 'payment-token'
  * `GET /api/payments/{id}`: the cost of an answer, for a client with the token of its header. A
  * stream is settled after its end, so its head has no receipt. Throws ProblemError.
  */
-export function createLookup({ settlement, tokens, issuer, now }: LookupOptions) {
+export function createLookup({ settlement, challengeSecrets, receipts }: LookupOptions) {
   return async (request: Request, id: string): Promise<Response> => {
     const given = request.headers.get(tokenHeader)
     if (given === null) {
@@ -28,7 +27,8 @@ export function createLookup({ settlement, tokens, issuer, now }: LookupOptions)
       })
     }
     // Without its token an id causes no read.
-    if (!tokens.isReceiptToken(id, given)) throw unknown()
+    const tokens = receiptTokens(challengeSecrets, id)
+    if (!tokens.some((token) => Crypto.equal(given, token))) throw unknown()
     const [payment, authorization] = await Promise.all([
       settlement.findById(id),
       settlement.authorizations.findById(id),
@@ -37,7 +37,7 @@ export function createLookup({ settlement, tokens, issuer, now }: LookupOptions)
     const body = {
       ...(authorization === undefined ? {} : describe(authorization)),
       ...(payment === undefined ? {} : settled(payment)),
-      ...(payment?.state === 'confirmed' ? { receipt: signReceipt(payment, issuer, now()) } : {}),
+      ...(payment?.state === 'confirmed' ? { receipt: receipts.sign(payment) } : {}),
     }
     return Response.json(body, { headers: { 'cache-control': 'no-store' } })
   }

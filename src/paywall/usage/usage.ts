@@ -4,17 +4,29 @@ import { isEventStream } from '../../protocol/Header'
 import * as Problem from '../../protocol/Problem'
 import * as Receipt from '../../protocol/Receipt'
 import { chargeMs } from '../../settlement/upto/ceilings'
-import type { Deliveries, DeliveryOptions, DeliveryRequest } from '../answer/delivery'
-import type { Cost, Fulfilled, Made } from '../answer/Fulfilment'
+import {
+  type Cost,
+  type Deliveries,
+  type DeliveryOptions,
+  type DeliveryRequest,
+  type Fulfilled,
+  keepAnswer,
+  type Made,
+  respond,
+  saleOf,
+} from '../answer/delivery'
 import { type Buffered, type Buffering, createBuffer } from '../answer/memory-limit'
-import type { Pulse } from '../answer/pulse'
 import type { Usage } from '../answer/receipts'
-import { saleOf } from '../answer/recorder'
 import { createKept, type Kept, type Reader } from '../answer/remainder'
 import type { Answer } from '../answer/store'
-import { type Progress, passOn, type Reach } from '../answer/stream'
-import type { TransferRates } from '../answer/transfer-rate'
-import { brokenOff, createTokens, gone, remadeMax } from '../answer/undelivered'
+import {
+  type Course,
+  type Passage,
+  passOn,
+  type Reach,
+  type StreamObserver,
+} from '../answer/stream'
+import { brokenOff, gone, receiptTokens, remadeMax } from '../answer/undelivered'
 import * as Denial from '../Denial'
 
 /*
@@ -31,23 +43,19 @@ export type UsageOptions = DeliveryOptions & {
 
 export type UsageDeliveries = ReturnType<typeof createUsageDeliveries>
 
-type Context = {
-  options: UsageOptions
+type Context = UsageOptions & {
   deliveries: Deliveries
   buffer: Buffering
   /** Answers whose charge has no payment yet, by its id. They count as held. */
   waiting: Map<string, Answer>
-  open: number
 }
 
 type Delivery = { request: DeliveryRequest; authorization: Authorization; release: () => void }
 
 export function createUsageDeliveries(options: UsageOptions, deliveries: Deliveries) {
   const buffer = createBuffer(options.heldMaxBytes)
-  const tokens = createTokens(options.challengeSecrets)
-  const context: Context = { options, deliveries, buffer, waiting: new Map(), open: 0 }
+  const context: Context = { ...options, deliveries, buffer, waiting: new Map() }
   return {
-    inFlight: () => context.open,
     /**
      * The request for the answer of a charge that is settled and whose buyer has got nothing: it sends
      * the bytes that were charged. Without them it makes the answer again. One that costs more is on the
@@ -60,7 +68,7 @@ export function createUsageDeliveries(options: UsageOptions, deliveries: Deliver
       const waiting = context.waiting.get(payment.id)
       return {
         ...request,
-        keepLost: (answer) => keepLost(context, payment, { request, answer }),
+        keepLost: (answer) => keepAnswer(context, request, payment, { answer, isReserved: false }),
         fulfil: async ({ attempts }) =>
           waiting
             ? { delivered: true, ...waiting, headers: new Headers(waiting.headers) }
@@ -76,26 +84,15 @@ export function createUsageDeliveries(options: UsageOptions, deliveries: Deliver
       authorization: Authorization,
       release: () => void,
     ): Promise<Response> {
-      context.open++
-      let isPassedOn = false
-      const finish = () => {
-        context.open--
-        release()
-      }
-      try {
-        const delivery = { request, authorization, release: finish }
-        const making = make(context, delivery)
-        // Computed while the upstream works.
-        const token = tokens.receiptTokenOf(authorization.id)
-        const made = await making
-        const buffered = await bufferAnswer(context, delivery, made)
-        isPassedOn = buffered.kind === 'stream'
-        if (buffered.kind === 'stream')
-          return stream(context, { ...delivery, token }, made, buffered.body)
-        return await settleWhole(context, { request, authorization, release }, made, buffered)
-      } finally {
-        if (!isPassedOn) context.open--
-      }
+      const delivery = { request, authorization, release }
+      const making = make(context, delivery)
+      // Computed while the upstream works.
+      const [token = ''] = receiptTokens(options.challengeSecrets, authorization.id)
+      const made = await making
+      const buffered = await bufferAnswer(context, delivery, made)
+      if (buffered.kind === 'stream')
+        return stream(context, { ...delivery, token }, made, buffered.body)
+      return settleWhole(context, delivery, made, buffered)
     },
   }
 }
@@ -120,13 +117,12 @@ async function make(context: Context, delivery: Delivery): Promise<Made> {
     throw failed(code, `${detail} It costs ${cost.amountAtomic} atomic units.`, upstreamStatus)
   }
   await abandon(context, delivery, code !== 'upstream-unreachable')
-  if (signal.aborted) throw uncharged(...failures.late, upstreamStatus)
-  throw uncharged(code, detail, upstreamStatus)
+  throw uncharged(signal.aborted ? failures.late : [code, detail], upstreamStatus)
 }
 
 /** Charges for an answer that did not come. Its settlement continues. */
 async function chargeFailed(
-  { options: { settlement, settleWaitMs, log } }: Context,
+  { settlement, settleWaitMs, log }: Context,
   { request, authorization }: Delivery,
   cost: Cost,
 ): Promise<void> {
@@ -142,8 +138,7 @@ async function chargeFailed(
 }
 
 function uncharged(
-  code: Problem.Code,
-  detail: string,
+  [code, detail]: readonly [Problem.Code, string],
   upstreamStatus: number | undefined,
 ): Problem.ProblemError {
   return failed(code, `${detail} Nothing is charged.`, upstreamStatus)
@@ -154,17 +149,13 @@ function failed(
   detail: string,
   upstreamStatus: number | undefined,
 ): Problem.ProblemError {
-  return Problem.of(code, detail, {
-    members: {
-      reason: 'delivery_failed',
-      ...(upstreamStatus === undefined ? {} : { upstreamStatus }),
-    },
-  })
+  const status = upstreamStatus === undefined ? {} : { upstreamStatus }
+  return Problem.of(code, detail, { members: { reason: 'delivery_failed', ...status } })
 }
 
 /** `isLost`: the request may have reached the upstream. */
 async function abandon(
-  { options: { settlement, log } }: Context,
+  { settlement, log }: Context,
   { authorization, request: { client } }: Delivery,
   isLost: boolean,
 ): Promise<void> {
@@ -183,7 +174,7 @@ const againMs = 5 * 60_000
  * cheap ones again.
  */
 async function makeAgain(
-  { buffer, options: { settlement } }: Context,
+  { buffer, settlement }: Context,
   request: DeliveryRequest,
   payment: Payment,
 ): Promise<Fulfilled> {
@@ -215,29 +206,12 @@ async function makeAgain(
   return { delivered: false, upstreamStatus: status, code: 'upstream-failed', detail }
 }
 
-/** Stores an answer that its buyer has not got, where there is room. Never rejects. */
-async function keepLost(
-  { options: { answers, now, log } }: Context,
-  { id, transfer }: Pick<Payment, 'id' | 'transfer'>,
-  { request: { requestId }, answer }: { request: DeliveryRequest; answer: Answer },
-): Promise<boolean> {
-  try {
-    const free = await answers.reserve(transfer.payer, now())
-    if (free === undefined) return false
-    const isKept = answers.store({ id, transfer }, answer, now())
-    return await isKept.finally(free)
-  } catch (error) {
-    log('answer-not-kept', { requestId, payment: id, error })
-    return false
-  }
-}
-
 /**
  * Keeps an answer in memory until its authorization ends: a stored one belongs to a payment, and the
  * charge has none while no node can be asked.
  */
 function keepWaiting(
-  { waiting, options }: Context,
+  { waiting, now }: Context,
   { id, transfer }: Authorization,
   { answer, release }: { answer: Answer; release: () => void },
 ): void {
@@ -246,7 +220,7 @@ function keepWaiting(
     waiting.delete(id)
     release()
   }
-  setTimeout(end, Number(transfer.validBefore) * 1000 - options.now()).unref()
+  setTimeout(end, Number(transfer.validBefore) * 1000 - now()).unref()
 }
 
 async function bufferAnswer(
@@ -257,15 +231,14 @@ async function bufferAnswer(
   const { request, authorization } = delivery
   const isEvents = isEventStream(headers)
   const buffered = await context.buffer.read(body, {
-    isPassedOn: isEvents && !context.options.settlement.authorizations.holdsStream(authorization),
+    isPassedOn: isEvents && !context.settlement.authorizations.holdsStream(authorization),
     maxBytes: request.envelope?.maxBytes,
     limitMs: leftMs(context, authorization),
   })
   if (buffered.kind === 'whole' || buffered.kind === 'stream') return buffered
   onEnd?.(true)
   await abandon(context, delivery, true)
-  const [code, detail] = failures[buffered.kind]
-  throw uncharged(code, detail, buffered.kind === 'full' ? undefined : status)
+  throw uncharged(failures[buffered.kind], buffered.kind === 'full' ? undefined : status)
 }
 
 const failures = {
@@ -275,8 +248,8 @@ const failures = {
 } as const
 
 /** Time until the charge of an authorization must be settled, ms. */
-function leftMs({ options }: Context, { transfer }: Authorization): number {
-  return Number(transfer.validBefore) * 1000 - chargeMs - options.now()
+function leftMs({ now }: Context, { transfer }: Authorization): number {
+  return Number(transfer.validBefore) * 1000 - chargeMs - now()
 }
 
 /** Settles the charge, then answers. Throws ProblemError when it is not settled. */
@@ -286,8 +259,7 @@ async function settleWhole(
   made: Made,
   buffered: Extract<Buffered, { kind: 'whole' }>,
 ): Promise<Response> {
-  const { deliveries, options } = context
-  const { settlement, settleWaitMs, log } = options
+  const { deliveries, receipts, settlement, settleWaitMs, log } = context
   const { authorizations } = settlement
   const { requestId, signal } = request
   const { status, headers } = made
@@ -297,7 +269,7 @@ async function settleWhole(
   let hasPayment = false
   const keep = async (answer: Answer) => {
     isOwed = false
-    await keepLost(context, authorization, { request, answer })
+    await keepAnswer(context, request, authorization, { answer, isReserved: false })
   }
   try {
     const cost = chargeOf(made, authorization, buffered.isComplete)
@@ -312,7 +284,7 @@ async function settleWhole(
     const outcome = await authorizations.settleCharge(charged, {
       waitMs: settleWaitMs(),
       requestId,
-      onSent: (payment) => deliveries.expect(payment, request.search),
+      onSent: receipts.expecting(request.search),
       deliverOnConfirm: () => isWaiting && !signal.aborted && !settlement.needsSecond(charged),
     })
     isOwed = outcome.kind !== 'refused' && outcome.kind !== 'dead'
@@ -396,7 +368,7 @@ function isLost({ amountAtomic, by }: Cost): boolean {
 function free(
   { transfer: { network, payer } }: Authorization,
   { status, headers }: Made,
-  bytes: Uint8Array,
+  body: Uint8Array,
   { request, release }: Pick<Delivery, 'request' | 'release'>,
 ): Response {
   const response = Receipt.x402({
@@ -408,8 +380,7 @@ function free(
   })
   headers.set('payment-response', response)
   release()
-  const isBodiless = request.method === 'HEAD' || status === 204 || status === 304
-  return new Response(isBodiless ? null : bytes, { status, headers })
+  return respond(request, { status, headers, body })
 }
 
 /** Passes a stream on, and settles its charge at its end. `token` shows its receipt. */
@@ -419,30 +390,29 @@ function stream(
   made: Made,
   body: ReadableStream<Uint8Array>,
 ): Response {
-  const { options, deliveries } = context
-  const { settlement, answers, now, log } = options
+  const { deliveries, settlement, log } = context
   const { id, transfer, purpose } = authorization
   const { status, headers } = made
   const { requestId } = request
   headers.set('payment-id', id)
   headers.set('payment-token', token)
   const own = new Headers(headers)
-  const isKeyed = purpose.idempotencyKey !== undefined
+  // Its room was reserved before the authorization.
+  const isReserved = purpose.idempotencyKey !== undefined
   const kept = createKept((bytes) => {
     const answer = { status, headers: own, body: bytes }
-    if (isKeyed) return answers.store({ id, transfer }, answer, now())
-    return keepLost(context, authorization, { request, answer })
+    return keepAnswer(context, request, authorization, { answer, isReserved })
   })
   const passed = streamByUse(body, request.signal, {
     limitMs: leftMs(context, authorization),
     onEnd: made.onEnd,
-    watch: deliveries.rates.watch,
+    watch: deliveries.watch,
     afterPause: deliveries.afterPause,
     isFresh: settlement.isFresh,
     kept,
     // Without a key the bytes are for a buyer that has got none of them.
     onStart: () => {
-      if (!isKeyed) kept.drop()
+      if (!isReserved) kept.drop()
     },
     async charge({ end, reach }) {
       const cost = end === 'broken' ? nothing : chargeOf(made, authorization, end === 'whole')
@@ -457,11 +427,11 @@ function stream(
       log('charge', line, () =>
         amountAtomic === 0n
           ? undefined
-          : saleOf({ ...authorization, transfer: { ...transfer, amountAtomic } }, reach, options),
+          : saleOf({ ...authorization, transfer: { ...transfer, amountAtomic } }, reach, context),
       )
       return charged
     },
-    settle: (charged, isWhole) => settle(options, charged, { requestId, status, kept, isWhole }),
+    settle: (charged, isWhole) => settle(context, charged, { requestId, status, kept, isWhole }),
     finish: release,
     log: (error) => log('settlement-fault', { requestId, payment: id, error }),
   })
@@ -503,16 +473,11 @@ const staleMs = 100
 /** How a stream ended: read to its end, given up by us, or broken by the upstream for its buyer. */
 export type End = 'whole' | 'cut' | 'broken'
 
-export type UsageObserver = {
+export type UsageObserver = StreamObserver & {
   /** The stream is cut after this time, ms. */
   limitMs: number
-  /** Called once when the buyer's connection closes. */
-  onEnd: ((isCut: boolean) => void) | undefined
-  watch: TransferRates['watch']
-  afterPause: Pulse['afterPause']
   /** Whether the charge of this process would be written. While it would not, nothing is passed on. */
   isFresh: () => boolean
-  kept: Pick<Kept, 'add'>
   /** The buyer gets the first bytes. */
   onStart: () => void
   /** Writes the charge; resolves when it is on the disk. Called once. */
@@ -527,72 +492,41 @@ export type UsageObserver = {
 /**
  * Passes a stream on, and charges it at its end, before the buyer sees the end. When the buyer leaves,
  * or hardly reads, the source is read to its end all the same, because it reports its usage there.
- * `signal` fires when the buyer leaves.
  */
 export function streamByUse(
   source: ReadableStream<Uint8Array>,
   signal: AbortSignal,
   observer: UsageObserver,
 ): ReadableStream<Uint8Array> {
-  const follow = (reader: Reader, fail: () => void) => followByUse(reader, signal, observer, fail)
-  return passOn(source, observer, follow, { highWaterMark: 0 })
+  const follow = (passage: Passage) => followByUse(passage, observer)
+  return passOn(source, { ...observer, signal }, follow, { highWaterMark: 0 })
 }
 
-function followByUse(
-  reader: Reader,
-  signal: AbortSignal,
-  observer: UsageObserver,
-  fail: () => void,
-): Progress {
-  let hasStarted = false
-  let hasLeft = false
+function followByUse(passage: Passage, observer: UsageObserver): Course {
+  const { reader, rate } = passage
   let charging: Promise<boolean> | undefined
-  let letGo = (isCut: boolean) => {
-    letGo = () => {}
-    rate.stop()
-    observer.onEnd?.(isCut)
-  }
   const conclude = (end: End): Promise<boolean> => {
     if (charging !== undefined) return charging
     clearTimeout(timer)
-    signal.removeEventListener('abort', leave)
-    const isAll = end === 'whole' && !hasLeft
-    const reach = isAll ? 'complete' : hasStarted ? 'truncated' : 'nothing'
+    const isAll = end === 'whole' && !passage.hasLeft
+    const reach = isAll ? 'complete' : passage.hasStarted ? 'truncated' : 'nothing'
     charging = chargeAndSettle(observer, { end, reach }).then((isCharged) => {
-      letGo(!isAll || !isCharged)
+      passage.letGo(!isAll || !isCharged)
       return isCharged
     })
     return charging
   }
-  const leave = () => {
-    if (hasLeft || charging !== undefined) return
-    hasLeft = true
-    letGo(true)
-    void drain(reader, observer.kept).then(conclude)
-  }
-  const rate = observer.watch(() => {
-    fail()
-    leave()
-  })
   const timer = setTimeout(() => {
-    fail()
+    passage.fail()
     void conclude('cut')
     reader.cancel().catch(() => {})
   }, observer.limitMs)
-  const isOver = () => hasLeft || charging !== undefined
-  signal.addEventListener('abort', leave)
-  if (signal.aborted) leave()
+  const isEnded = () => charging !== undefined
   return {
-    rate,
-    passed(bytes) {
-      rate.put(bytes)
-      if (!hasStarted) observer.onStart()
-      hasStarted = true
-    },
-    hasStarted: () => hasStarted,
-    isOver,
+    start: observer.onStart,
+    isEnded,
     async ready() {
-      while (!observer.isFresh() && !isOver()) await Bun.sleep(staleMs)
+      while (!observer.isFresh() && !passage.hasLeft && !isEnded()) await Bun.sleep(staleMs)
     },
     async complete() {
       await written()
@@ -604,9 +538,9 @@ function followByUse(
       // A buyer that stops reading before the end must not get the bytes before it for nothing:
       // neither when we give the stream up, nor when the upstream stops sending.
       const isOfBuyer = isStalled(error) || rate.hasStoodStill()
-      if (!hasLeft) await conclude(isOfBuyer ? 'cut' : 'broken')
+      if (!passage.hasLeft) await conclude(isOfBuyer ? 'cut' : 'broken')
     },
-    leave,
+    leave: () => void drain(reader, observer.kept).then(conclude),
   }
 }
 
