@@ -14,7 +14,7 @@ export type Theme = {
 /** WCAG 2.2 level AA for text. */
 export const contrastMin = 4.5
 
-/** The background of text that is nearest to the text in brightness: --tint of style.css. */
+/** The background of text that is nearest to the text in brightness: --tint of base.css. */
 export const backgrounds = { light: '#eef1f0', dark: '#222a2e' } as const
 
 /** Shades of a colour `#rrggbb`. */
