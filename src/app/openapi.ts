@@ -38,122 +38,78 @@ const actionPath = Type.Object({ action: Type.String({ pattern: `^(${actionNames
 
 const codePath = Type.Object({ code: Type.String({ pattern: '^[a-z-]+$' }) })
 
-function metricsEndpoint(at: string): Endpoint {
-  const summary = 'Metrics in the text format of Prometheus.'
-  return { method: 'get', path: '/metrics', at, summary, answerType: 'text/plain' }
+type Rest = Omit<Endpoint, 'method' | 'at' | 'path' | 'summary'>
+
+const get = (at: string, path: string, summary: string, rest?: Rest): Endpoint => {
+  return { method: 'get', at, path, summary, ...rest }
 }
+const post = (at: string, path: string, summary: string, rest?: Rest): Endpoint => {
+  return { method: 'post', at, path, summary, ...rest }
+}
+
+/** What a form of the operator's pages sends. */
+const form = { bodyType: 'application/x-www-form-urlencoded', answerType: 'text/html' }
+const text = { answerType: 'text/plain' }
 
 /** The paths of app/routes.ts that no merchant sells. */
 function endpointsOf({ service, stock, networks }: Config): Endpoint[] {
   const { baseUrl, facilitatorUrl, stockBaseUrl } = service
   const asset = networks.find(({ id }) => id === stock?.network)?.asset
+  const payment = { body: Facilitation.bodySchema }
   return [
-    ...facilitatorEndpoints(facilitatorUrl),
-    {
-      method: 'post',
-      path: '/api/gas/sponsor',
-      at: stockBaseUrl,
-      summary: 'Gives native coin for one approve of Permit2.',
+    get(facilitatorUrl, '/supported', 'What the x402 facilitator settles.'),
+    post(facilitatorUrl, '/verify', 'Verifies a payment.', payment),
+    post(facilitatorUrl, '/settle', 'Settles a payment.', payment),
+    get(facilitatorUrl, '/discovery/resources', 'Lists what is sold.', { query: resourcesQuery }),
+    post(stockBaseUrl, '/api/gas/sponsor', 'Gives native coin for one approve of Permit2.', {
       body: grantBody,
-    },
-    {
-      method: 'post',
-      path: '/mcp',
-      at: baseUrl,
-      summary: 'MCP over streamable HTTP: each route for sale is a tool.',
+    }),
+    post(baseUrl, '/mcp', 'MCP over streamable HTTP: each route for sale is a tool.', {
       body: Messages.envelope,
-    },
-    ...adminEndpoints(baseUrl),
-    {
-      method: 'get',
-      path: '/api/payments/{id}',
-      at: baseUrl,
-      summary: 'What a payment has cost, with the header Payment-Token of its answer.',
-      inPath: paymentPath,
-    },
-    { method: 'get', path: '/healthz', at: baseUrl, summary: 'Whether anything can be sold.' },
-    { method: 'get', path: '/readyz', at: baseUrl, summary: 'Whether everything works.' },
-    ...(service.metrics === 'off' ? [] : [metricsEndpoint(baseUrl)]),
-    {
-      method: 'get',
-      path: '/problems/{code}',
-      at: baseUrl,
-      summary: 'What the code of a problem means, and what to do next.',
-      inPath: codePath,
-      answerType: 'text/plain',
-    },
-    ...(asset === undefined ? [] : stockEndpoints(stockBaseUrl, asset.decimals)),
-  ]
-}
-
-function adminEndpoints(at: string): Endpoint[] {
-  return [
-    {
-      method: 'post',
-      path: '/admin',
-      at,
-      summary: 'Signs the operator in, by a cookie.',
-      body: signInFields,
-      bodyType: 'application/x-www-form-urlencoded',
-      answerType: 'text/html',
-    },
-    {
-      method: 'get',
-      path: '/admin/payments',
-      at,
-      summary: 'Payments for the operator, the newest first.',
+    }),
+    post(baseUrl, '/admin', 'Signs the operator in, by a cookie.', { body: signInFields, ...form }),
+    get(baseUrl, '/admin/payments', 'Payments for the operator, the newest first.', {
       query: searchQuery,
       answerType: 'text/html',
-    },
-    {
-      method: 'post',
-      path: '/admin/actions/{action}',
-      at,
-      summary: 'Does what the page of the action has confirmed.',
+    }),
+    post(baseUrl, '/admin/actions/{action}', 'Does what the page of the action has confirmed.', {
       inPath: actionPath,
       body: actionFields,
-      bodyType: 'application/x-www-form-urlencoded',
-      answerType: 'text/html',
-    },
-    {
-      method: 'post',
-      path: '/admin/sign-out',
-      at,
-      summary: 'Ends the session of the operator, or all of them.',
+      ...form,
+    }),
+    post(baseUrl, '/admin/sign-out', 'Ends the session of the operator, or all of them.', {
       body: signOutFields,
-      bodyType: 'application/x-www-form-urlencoded',
-      answerType: 'text/html',
-    },
-  ]
-}
-
-function facilitatorEndpoints(at: string): Endpoint[] {
-  const body = Facilitation.bodySchema
-  return [
-    { method: 'get', path: '/supported', at, summary: 'What the x402 facilitator settles.' },
-    { method: 'post', path: '/verify', at, summary: 'Verifies a payment.', body },
-    { method: 'post', path: '/settle', at, summary: 'Settles a payment.', body },
-    {
-      method: 'get',
-      path: '/discovery/resources',
-      at,
-      summary: 'Lists what is sold.',
-      query: resourcesQuery,
-    },
+      ...form,
+    }),
+    get(
+      baseUrl,
+      '/api/payments/{id}',
+      'What a payment has cost, with the header Payment-Token of its answer.',
+      { inPath: paymentPath },
+    ),
+    get(baseUrl, '/healthz', 'Whether anything can be sold.'),
+    get(baseUrl, '/readyz', 'Whether everything works.'),
+    ...(service.metrics === 'off'
+      ? []
+      : [get(baseUrl, '/metrics', 'Metrics in the text format of Prometheus.', text)]),
+    get(baseUrl, '/problems/{code}', 'What the code of a problem means, and what to do next.', {
+      inPath: codePath,
+      ...text,
+    }),
+    ...(asset === undefined ? [] : stockEndpoints(stockBaseUrl, asset.decimals)),
   ]
 }
 
 function stockEndpoints(at: string, assetDecimals: number): Endpoint[] {
   const query = termsQuery(assetDecimals)
   const quote = Type.Pick(query, quoteNames)
-  const endpoints: Omit<Endpoint, 'at'>[] = [
-    { method: 'get', path: '/api/stock/list', summary: 'Tokens with live prices.' },
-    { method: 'get', path: '/api/stock/quote', summary: 'What an amount buys now.', query: quote },
-    { method: 'post', path: '/api/stock/buy', summary: 'Buys, for a payment (402).', query },
-    { method: 'get', path: '/api/stock/orders', summary: 'Latest orders.', query: historyQuery },
-    { method: 'get', path: '/api/stock/order/{id}', summary: 'One order.', inPath: orderPath },
+  return [
+    get(at, '/api/stock/list', 'Tokens with live prices.'),
+    get(at, '/api/stock/quote', 'What an amount buys now.', { query: quote }),
+    post(at, '/api/stock/buy', 'Buys, for a payment (402).', { query }),
+    get(at, '/api/stock/orders', 'Latest orders.', { query: historyQuery }),
+    get(at, '/api/stock/order/{id}', 'One order.', { inPath: orderPath }),
   ]
-  return endpoints.map((each) => ({ ...each, at }))
 }
 
 /** OpenAPI 3.1 document of our own endpoints. What merchants sell is in `/openapi.json`. */
