@@ -55,26 +55,16 @@ const runMax = 8
 /** Most readings that are followed for a text with many backslashes. */
 const readingsMax = 8
 
-/** Bytes of a text of visible ASCII and blanks; undefined for any other text. */
-export function from(text: string): Uint8Array | undefined {
-  return /^[\x20-\x7e]+$/.test(text) ? new TextEncoder().encode(text) : undefined
-}
-
 /**
- * End of the text's characters from `index` on when they are found at a place of the bytes, in any
- * encoding; else `none` or `partial`. `isLast`: no more bytes will follow.
+ * End of a text when it is found at a place of the bytes, in any encoding; else `none` or `partial`.
+ * `isLast`: no more bytes will follow.
  */
-export function match(
-  bytes: Uint8Array,
-  place: { at: number; index: number },
-  text: Uint8Array,
-  isLast: boolean,
-): number {
-  let { at, index } = place
+export function match(bytes: Uint8Array, from: number, text: Uint8Array, isLast: boolean): number {
+  let at = from
   const open = isLast ? none : partial
-  for (; index < text.length; index++) {
+  for (let index = 0; index < text.length; index++) {
     const wanted = text[index] ?? 0
-    if (isEscape(wanted)) return matchAll(bytes, { at, index }, text, isLast)
+    if (isEscape(wanted)) return matchAll(bytes, at, text.subarray(index), isLast)
     const byte = bytes[at]
     if (byte === undefined) return open
     if (byte === wanted || (byte === plus && wanted === blank)) {
@@ -94,15 +84,10 @@ export function match(
  * The same for a text with characters that escapes begin with. All its readings are followed at
  * once.
  */
-function matchAll(
-  bytes: Uint8Array,
-  { at, index }: { at: number; index: number },
-  text: Uint8Array,
-  isLast: boolean,
-): number {
+function matchAll(bytes: Uint8Array, at: number, text: Uint8Array, isLast: boolean): number {
   let ends = [at]
   let isOpen = false
-  for (const wanted of text.subarray(index)) {
+  for (const wanted of text) {
     const next = new Set<number>()
     for (const end of ends) if (read(bytes, end, wanted, next)) isOpen = true
     if (next.size === 0) return isOpen && !isLast ? partial : none

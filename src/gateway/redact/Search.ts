@@ -1,15 +1,28 @@
 import * as Encoded from './Encoded'
 
 /**
- * Finds values that are too short, or too ordinary, to be redacted in the middle of other text. A
- * value without a name is found where it is a separate word. A value with a name is found only
- * after its name, in the forms in which an answer repeats the request: `name=value`, `"name":
- * ["value"]`, `<name>value</name>`, `name="..." value="..."`, in every spelling that `Encoded`
- * reads.
+ * A text that is found everywhere, or a value that is too short, or too ordinary, for that. A value
+ * without a name is found where it is a separate word. A value with a name is found only after its
+ * name, in the forms in which an answer repeats the request: `name=value`, `"name": ["value"]`,
+ * `<name>value</name>`, `name="..." value="..."`. All are found in every spelling that `Encoded` reads.
  */
-export type Bounded = { name?: string; value: string }
+export type Secret = string | { name?: string; value: string }
 
-export type Pattern = { name: Uint8Array | undefined; value: Uint8Array }
+type Pattern = { name?: Uint8Array | undefined; value: Uint8Array; isBounded: boolean }
+
+/** Secrets compiled for the search. */
+export type Group = {
+  /** By the first byte of the name or the value. */
+  heads: readonly (readonly Pattern[] | undefined)[]
+  texts: readonly Uint8Array[]
+  /** Bytes of which a match that is not literal contains one. */
+  escapes: readonly number[]
+  /** Bytes that a match may begin with, and that may follow a first byte that is not encoded. */
+  starts: Uint8Array
+  seconds: Uint8Array
+  /** Most bytes of a text. */
+  longest: number
+}
 
 /** The value is at `from` to `to`; its name begins at `start`. Without `to` it is undecided. */
 export type Found = { start: number; from: number; to?: number; quote?: Uint8Array | undefined }
@@ -19,84 +32,93 @@ export const contextBytes = 16
 /** Most characters between a name and its value. */
 const separatorsMax = 64
 const plus = 0x2b
+/** Begins escapes. Stands for the byte after the last one, which may be anything. */
+const percent = 0x25
+const blank = 0x20
 /** Words between a name and its value: `name="x" value="y"`, `<x><![CDATA[y]]></x>`. */
 const between = /^(?:value|content|CDATA)/i
 
-export function compile(bounded: readonly Bounded[]): readonly Pattern[] {
+/** Compiles secrets, in any order; undefined without any. */
+export function compile(secrets: readonly Secret[]): Group | undefined {
   const bytes = (text: string) => new TextEncoder().encode(text)
-  return bounded
-    .filter(({ value }) => value !== '')
-    .map(({ name, value }) => ({ name: name ? bytes(name) : undefined, value: bytes(value) }))
+  const patterns = secrets.flatMap((secret): Pattern[] => {
+    if (typeof secret === 'string') return [{ value: bytes(secret), isBounded: false }]
+    const { name, value } = secret
+    if (value === '') return []
+    return [{ name: name ? bytes(name) : undefined, value: bytes(value), isBounded: true }]
+  })
+  if (patterns.length === 0) return undefined
+  const texts = patterns.map(({ name, value }) => name ?? value)
+  // A form encodes a blank as a plus sign.
+  const hasBlank = texts.some((text) => text.includes(blank))
+  const escapes = hasBlank ? [...Encoded.escapes, plus] : Encoded.escapes
+  const [starts, seconds] = [new Uint8Array(256), new Uint8Array(256)]
+  for (const byte of escapes) starts[byte] = seconds[byte] = 1
+  const heads: Pattern[][] = new Array(256)
+  for (const [index, [first = 0, second]] of texts.entries()) {
+    heads[first] = [...(heads[first] ?? []), ...patterns.slice(index, index + 1)]
+    starts[first] = 1
+    if (second === undefined) seconds.fill(1)
+    else seconds[second] = 1
+  }
+  const longest = Math.max(...texts.map(({ length }) => length))
+  return { heads, texts, escapes, starts, seconds, longest }
 }
 
 /**
- * Returns a search for the next value from a place on, in order of the places. `before`: the bytes
- * that were sent before these. `isLast`: no more bytes will follow.
+ * Returns a search for the next secret from a place on, in order of the places. The requested places
+ * only increase. `before`: the bytes that were sent before these. `isLast`: no more bytes will follow.
  */
-export function createSearch(
+export function create(
   bytes: Buffer,
   before: Uint8Array,
-  patterns: readonly Pattern[],
+  group: Group,
   isLast: boolean,
 ): (from: number) => Found | undefined {
-  const text: Text = { bytes, before, isLast }
-  const heads = headsOf(patterns)
-  const next = createCandidates(text, patterns)
-  const begins = new Uint8Array(256)
-  for (const byte of [...Encoded.escapes, plus, ...heads.keys()])
-    if (byte === plus || Encoded.isEscape(byte) || heads[byte] !== undefined) begins[byte] = 1
+  const { texts, escapes, longest } = group
+  const text: Text = { bytes, before, isLast, group }
+  const nextPlain = nextOf(bytes, texts)
+  const nextEscape = nextOf(bytes, escapes)
+  // From here on the bytes may end within a text.
+  const tail = isLast ? bytes.length : Math.max(0, bytes.length - longest + 1)
   let known: Found | undefined
   let isKnown = false
   return (from) => {
     if (isKnown && (known === undefined || known.start >= from)) return known
     isKnown = true
     known = undefined
-    for (let at = next(from); known === undefined && at < bytes.length; at = next(at + 1))
-      if (begins[bytes[at] ?? 0] === 1) known = findAt(text, at, heads)
+    let at = from
+    while (known === undefined && at < bytes.length) {
+      // A match with an encoded character has one after fewer characters than its length. Plain
+      // answers have none.
+      const sign = nextEscape(at)
+      const around = Math.min(tail, sign === bytes.length ? sign : sign - longest + 1)
+      const start = around <= at ? at : Math.min(around, nextPlain(at))
+      const end = start >= tail ? bytes.length : start >= around ? sign + 1 : start + 1
+      known = findBetween(text, start, end)
+      at = end
+    }
     return known
   }
 }
 
-type Text = { bytes: Buffer; before: Uint8Array; isLast: boolean }
-/** Patterns by their first byte. */
-type Heads = readonly (readonly Pattern[] | undefined)[]
+type Text = { bytes: Buffer; before: Uint8Array; isLast: boolean; group: Group }
 
-const headOf = ({ name, value }: Pattern) => name ?? value
-
-function headsOf(patterns: readonly Pattern[]): Heads {
-  const heads: Pattern[][] = new Array(256)
-  for (const pattern of patterns) {
-    const [first = 0] = headOf(pattern)
-    heads[first] = [...(heads[first] ?? []), pattern]
+/** The first match that begins between two places. */
+function findBetween(text: Text, start: number, end: number): Found | undefined {
+  const { bytes, group } = text
+  const { starts, seconds } = group
+  for (let at = start; at < end; at++) {
+    const byte = bytes[at] ?? 0
+    if (starts[byte] === 0) continue
+    if (seconds[bytes[at + 1] ?? percent] === 0 && !Encoded.isEscape(byte)) continue
+    const found = findAt(text, at)
+    if (found !== undefined) return found
   }
-  return heads
+  return undefined
 }
 
-/**
- * Places, in order, where a text may begin: where it appears literally, around encoded characters,
- * and where the bytes end within it. A match with an encoded character has one after fewer
- * characters than its length.
- */
-function createCandidates({ bytes, isLast }: Text, patterns: readonly Pattern[]) {
-  const texts = patterns.map(headOf)
-  const longest = Math.max(0, ...texts.map(({ length }) => length))
-  // A form encodes a blank as a plus sign.
-  const hasBlank = texts.some((text) => text.includes(0x20))
-  const escapes = hasBlank ? [...Encoded.escapes, plus] : Encoded.escapes
-  const tail = isLast ? bytes.length : Math.max(0, bytes.length - longest + 1)
-  const nextPlain = nextOf(bytes, texts)
-  const nextEscape = nextOf(bytes, escapes)
-  return (at: number): number => {
-    const sign = nextEscape(at)
-    const window = Math.min(tail, sign === bytes.length ? tail : sign - longest + 1)
-    return Math.max(at, Math.min(window, nextPlain(at)))
-  }
-}
-
-/**
- * Next place of one of the texts; the length when there is none. The requested places only
- * increase.
- */
+/** Next place of one of the texts; the length when there is none. */
 function nextOf(bytes: Buffer, texts: readonly (number | Uint8Array)[]): (at: number) => number {
   const find = (index: number, at: number) => {
     const place = bytes.indexOf(texts[index] ?? 0, at)
@@ -114,22 +136,28 @@ function nextOf(bytes: Buffer, texts: readonly (number | Uint8Array)[]): (at: nu
   }
 }
 
-/** The longest match that begins at a place. An undecided match takes precedence. */
-function findAt(text: Text, at: number, heads: Heads): Found | undefined {
+/** The longest match that begins at a place. An undecided match waits for more bytes. */
+function findAt(text: Text, at: number): Found | undefined {
+  const { heads } = text.group
   const byte = text.bytes[at] ?? 0
   const plain = longestOf(text, at, heads[byte])
   // A form encodes a blank as a plus sign.
-  if (byte === plus) return plain ?? longestOf(text, at, heads[0x20])
+  if (byte === plus) return longestOf(text, at, heads[blank], plain)
   if (!Encoded.isEscape(byte)) return plain
   const decoded = Encoded.decode(text.bytes, at, text.isLast)
   if (decoded === Encoded.partial) return { start: at, from: at }
   const own = decoded < 0 ? byte : Encoded.byteOf(decoded)
-  return own === byte ? plain : (plain ?? longestOf(text, at, heads[own]))
+  return own === byte ? plain : longestOf(text, at, heads[own], plain)
 }
 
-function longestOf(text: Text, at: number, patterns: readonly Pattern[] | undefined) {
-  let best: Found | undefined
-  if (patterns === undefined) return best
+function longestOf(
+  text: Text,
+  at: number,
+  patterns: readonly Pattern[] | undefined,
+  known?: Found,
+): Found | undefined {
+  let best = known
+  if (patterns === undefined || (best !== undefined && best.to === undefined)) return best
   for (const pattern of patterns) {
     const found = matchAt(text, at, pattern)
     if (found === undefined) continue
@@ -139,13 +167,14 @@ function longestOf(text: Text, at: number, patterns: readonly Pattern[] | undefi
   return best
 }
 
-function matchAt(text: Text, at: number, { name, value }: Pattern): Found | undefined {
+function matchAt(text: Text, at: number, { name, value, isBounded }: Pattern): Found | undefined {
   const { bytes, isLast } = text
-  const end = Encoded.match(bytes, { at, index: 0 }, name ?? value, isLast)
-  if (end === Encoded.none || isWithin(text, at, name !== undefined)) return undefined
+  const end = Encoded.match(bytes, at, name ?? value, isLast)
+  if (end === Encoded.none) return undefined
+  if (isBounded && isWithin(text, at, name !== undefined)) return undefined
   if (end === Encoded.partial) return { start: at, from: at }
   if (name !== undefined) return behind(text, at, end, value)
-  const isEnd = ends(text, end, value)
+  const isEnd = isBounded ? ends(text, end, value) : true
   if (isEnd === undefined) return { start: at, from: at }
   return isEnd ? { start: at, from: at, to: end } : undefined
 }
@@ -162,7 +191,7 @@ function behind(text: Text, start: number, end: number, value: Uint8Array): Foun
     // `-10` and `0.10` are other numbers.
     const isOther = isDigit(value[0]) && (last === 0x2d || last === 0x2e)
     if (isSeparated && !isOther && !isWord(last)) {
-      const to = Encoded.match(bytes, { at, index: 0 }, value, isLast)
+      const to = Encoded.match(bytes, at, value, isLast)
       if (to === Encoded.partial) return open
       const isEnd = to === Encoded.none ? false : ends(text, to, value)
       if (isEnd === undefined) return open
