@@ -5,7 +5,7 @@ import * as Receipt from './receipt'
 /** Blocks from the first to the last, both included; undefined: up to the newest. */
 export type Range = { from: bigint; to: bigint | undefined }
 
-type Log = NonNullable<ReturnType<typeof Receipt.parseLog>>
+type Log = ReturnType<typeof Receipt.parseLogs>[number]
 
 type Query = {
   address: Hex
@@ -114,7 +114,7 @@ async function ask(
       toBlock: piece.to === undefined ? 'latest' : toHex(piece.to),
     },
   ])
-  return Array.isArray(answer) ? answer.flatMap((each) => Receipt.parseLog(each) ?? []) : []
+  return Receipt.parseLogs(answer)
 }
 
 async function readTop(node: Node): Promise<bigint> {

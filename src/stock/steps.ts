@@ -404,13 +404,13 @@ export function isOurs(
 
 /** Shares that a successful swap brought to the recipient of its order. */
 function deliveredBy({ token, pool, recipient }: Order, { logs }: Shown): bigint {
-  return sum(Token.transfersOf(logs, { token, from: pool, to: recipient }))
+  return sum(Receipt.transfersOf(logs, { token, from: pool, to: recipient }))
 }
 
 /** Amount that a successful swap returned to the payer, because the pool did not take it. */
 function returnedBy({ stock, network }: Context, { payer }: Order, { logs }: Shown): bigint {
   return sum(
-    Token.transfersOf(logs, { token: network.asset.address, from: stock.router, to: payer }),
+    Receipt.transfersOf(logs, { token: network.asset.address, from: stock.router, to: payer }),
   )
 }
 
@@ -423,7 +423,7 @@ async function isRefundedBy(
   const from = (await settlement.findById(order.paymentId))?.transfer.payee
   if (from === undefined) throw new Error(`no payment ${order.paymentId}`)
   const terms = { token: asset.address, from, to: order.payer }
-  return Token.transfersOf(logs, terms).includes(order.totalAtomic)
+  return Receipt.transfersOf(logs, terms).includes(order.totalAtomic)
 }
 
 /**
@@ -483,7 +483,7 @@ async function findRefund(context: Context, order: Order): Promise<Hex | undefin
   const state = Token.authorizationState(asset.address, desk, nonce)
   const [used] = (await settlement.read(network, [state])).results
   if (used === undefined || Abi.uintAt(used.slice(2)) !== 1n) return undefined
-  const topics = [Token.authorizationUsedTopic, Token.addressTopic(desk), nonce]
+  const topics = [Receipt.authorizationUsedTopic, Receipt.addressTopic(desk), nonce]
   const last = (await settlement.job(refundId(order)))?.blockNumber ?? 0n
   const from = last < searchedBlocks ? 0n : last - searchedBlocks
   const node: Node = {

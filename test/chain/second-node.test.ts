@@ -8,7 +8,7 @@ import {
   parseTransaction,
   toHex,
 } from 'viem'
-import * as Token from '../../src/chain/token'
+import * as Receipt from '../../src/chain/receipt'
 import { orders } from '../../src/cli/operate/orders'
 import { account } from '../../src/demo/accounts'
 import { execute } from '../../src/demo/chains'
@@ -85,7 +85,7 @@ function lying() {
     const head = await chain.rpc('eth_getBlockByNumber', ['latest', false])
     const { number: blockNumber, hash: blockHash } = head as { number: Hex; hash: Hex }
     const transactionHash = keccak256(raw)
-    const topics = [Token.transferTopic, pad(thief), pad(transfer.payee)].map((topic) =>
+    const topics = [Receipt.transferTopic, pad(thief), pad(transfer.payee)].map((topic) =>
       topic.toLowerCase(),
     )
     const data = pad(toHex(transfer.amountAtomic))

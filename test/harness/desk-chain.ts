@@ -1,7 +1,6 @@
 import type { Address, Hex } from 'viem'
 import type { Order } from '../../db/Order'
-import type { Receipt } from '../../src/chain/receipt'
-import * as Token from '../../src/chain/token'
+import { addressTopic, type Receipt, transferTopic } from '../../src/chain/receipt'
 import * as Abi from '../../src/protocol/Abi'
 import type * as Authorization from '../../src/protocol/Authorization'
 import * as Crypto from '../../src/protocol/Crypto'
@@ -133,7 +132,7 @@ export function transferLog(
 ) {
   return {
     address: contractAddress,
-    topics: [Token.transferTopic, Token.addressTopic(from), Token.addressTopic(to)],
+    topics: [transferTopic, addressTopic(from), addressTopic(to)],
     data: `0x${Abi.uint(amountAtomic)}` as Hex,
     index: 0,
   }

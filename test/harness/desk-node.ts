@@ -5,7 +5,7 @@ import type { Db } from '../../db/sqlite/open'
 import type { Riders } from '../../db/sqlite/settling'
 import { RefusedError, write } from '../../db/sqlite/write'
 import { RpcFault } from '../../src/chain/client'
-import * as Token from '../../src/chain/token'
+import * as Receipt from '../../src/chain/receipt'
 import * as Abi from '../../src/protocol/Abi'
 import type { Job, JobEnd } from '../../src/settlement/send/Job'
 import type { SwapTerms } from '../../src/stock/market'
@@ -143,7 +143,7 @@ function settlementOf(world: World, born: number): DeskSettlement {
     observationOf: ({ transaction, transfer }) =>
       node(world, born, () => {
         const logs = chain.receipts.get(transaction)?.logs ?? []
-        return logs.some((log) => Token.isTransfer(log, transfer)) ? 'shown' : 'unseen'
+        return logs.some((log) => Receipt.isTransfer(log, transfer)) ? 'shown' : 'unseen'
       }),
     rpc: (_, method, [first]) =>
       node(world, born, () => {

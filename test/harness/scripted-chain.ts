@@ -1,5 +1,6 @@
 import type { Address, Hex } from 'viem'
 import * as Multicall from '../../src/chain/multicall'
+import * as Receipt from '../../src/chain/receipt'
 import * as Token from '../../src/chain/token'
 import * as Transaction from '../../src/chain/transaction'
 import { account } from '../../src/demo/accounts'
@@ -242,15 +243,15 @@ function settle(view: View, { to, data }: Call): Effects | undefined {
   if (!money || isUsed(view, money.nonce)) return undefined
   const { payer, payee, amountAtomic, nonce, validBefore } = money
   if (fundsOf(view, payer) < amountAtomic || validBefore <= view.at) return undefined
-  const from = Token.addressTopic(payer)
+  const from = Receipt.addressTopic(payer)
   const address = view.token
   const data32: Hex = `0x${Abi.uint(amountAtomic)}`
   return {
     used: [nonce],
     spent: [{ payer, amountAtomic }],
     logs: [
-      { address, topics: [Token.authorizationUsedTopic, from, nonce], data: '0x' },
-      { address, topics: [Token.transferTopic, from, Token.addressTopic(payee)], data: data32 },
+      { address, topics: [Receipt.authorizationUsedTopic, from, nonce], data: '0x' },
+      { address, topics: [Receipt.transferTopic, from, Receipt.addressTopic(payee)], data: data32 },
     ],
   }
 }

@@ -1,8 +1,8 @@
 import { describe, expect, test } from 'bun:test'
 import { type Address, encodeFunctionData, type Hex, parseAbi } from 'viem'
 import { createGroup } from '../../db/sqlite/write'
-import * as Token from '../../src/chain/token'
-import { findTransfers } from '../../src/chain/token'
+import * as Receipt from '../../src/chain/receipt'
+import { findTransfers } from '../../src/chain/receipt'
 import { account } from '../../src/demo/accounts'
 import { balanceOf, execute, mine } from '../../src/demo/chains'
 import * as Crypto from '../../src/protocol/Crypto'
@@ -423,9 +423,9 @@ describe.concurrent('logs', () => {
   const log = (index: number) => ({
     address: transfer.asset,
     topics: [
-      Token.transferTopic,
-      Token.addressTopic(transfer.payer),
-      Token.addressTopic(transfer.payee),
+      Receipt.transferTopic,
+      Receipt.addressTopic(transfer.payer),
+      Receipt.addressTopic(transfer.payee),
     ],
     data: `0x${transfer.amountAtomic.toString(16).padStart(64, '0')}` as Hex,
     index,

@@ -1,7 +1,7 @@
 import { afterAll, afterEach, beforeEach, describe, expect, test } from 'bun:test'
 import type { Hex } from 'viem'
 import * as Multicall from '../../src/chain/multicall'
-import * as Token from '../../src/chain/token'
+import * as Receipt from '../../src/chain/receipt'
 import { account } from '../../src/demo/accounts'
 import { balanceOf, execute, mine } from '../../src/demo/chains'
 import { type Claims, claimMoney } from '../../src/paywall/checkout'
@@ -371,7 +371,7 @@ describe('settled externally', () => {
       const [receipt] = await execute(usdg.chain, [
         { from: account(8).address, ...both, gas: 900_000n },
       ])
-      const moved = receipt?.logs.filter(({ topics }) => topics[0] === Token.transferTopic)
+      const moved = receipt?.logs.filter(({ topics }) => topics[0] === Receipt.transferTopic)
       expect(moved).toHaveLength(2)
       expect((await fixture.pay(transfer, { bound: true })).kind).toBe('refused')
       // Inside aggregate3 the right call is recognised.

@@ -1,6 +1,5 @@
 import { type Address, type Hex, numberToHex } from 'viem'
 import * as Receipt from '../../src/chain/receipt'
-import * as Token from '../../src/chain/token'
 import { balanceOf } from '../../src/demo/chains'
 import { throughOf } from '../harness/stock-shop'
 import type { Told } from './stock-buyers'
@@ -181,10 +180,9 @@ async function movesOf({ chain, desk, stock }: StockSetup, asset: Address): Prom
   for (let from = 0; from <= newest; from += 500) {
     const fromBlock = numberToHex(from)
     const toBlock = numberToHex(Math.min(newest, from + 499))
-    const filter = { address: asset, topics: [Token.transferTopic], fromBlock, toBlock }
-    for (const value of (await chain.rpc('eth_getLogs', [filter])) as unknown[]) {
-      const log = Receipt.parseLog(value)
-      if (log === undefined || log.data.length !== 66) continue
+    const filter = { address: asset, topics: [Receipt.transferTopic], fromBlock, toBlock }
+    for (const log of Receipt.parseLogs(await chain.rpc('eth_getLogs', [filter]))) {
+      if (log.data.length !== 66) continue
       const [, sender = '', receiver = ''] = log.topics
       const move: Move = {
         transaction: log.transactionHash,
@@ -202,7 +200,7 @@ async function movesOf({ chain, desk, stock }: StockSetup, asset: Address): Prom
 async function isDelivered({ chain }: StockSetup, row: OrderRow): Promise<boolean> {
   const receipt = Receipt.parse(await chain.rpc('eth_getTransactionReceipt', [row.swap_tx]))
   const { token, pool: from, recipient: to } = row
-  const [amount] = Token.transfersOf(receipt?.logs ?? [], { token, from, to })
+  const [amount] = Receipt.transfersOf(receipt?.logs ?? [], { token, from, to })
   return amount === BigInt(row.delivered_atomic ?? 0) && amount >= BigInt(row.floor_atomic)
 }
 

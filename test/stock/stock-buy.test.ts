@@ -248,10 +248,10 @@ describe('a purchase', () => {
       const swapped = { token: shop.asset, from: stock.router, to: nvda.pool }
       const got = { token: nvda.address, from: nvda.pool, to: order.recipient }
       const paid = BigInt(Math.round(Number(amounts[index]) * 1e6))
-      expect(Token.transfersOf(logs, spent)).toEqual([paid])
-      expect(Token.transfersOf(logs, given)).toEqual([paid])
-      expect(Token.transfersOf(logs, swapped)).toEqual([paid])
-      expect(Token.transfersOf(logs, got)).toEqual([BigInt(order.deliveredSharesAtomic ?? 0)])
+      expect(Receipt.transfersOf(logs, spent)).toEqual([paid])
+      expect(Receipt.transfersOf(logs, given)).toEqual([paid])
+      expect(Receipt.transfersOf(logs, swapped)).toEqual([paid])
+      expect(Receipt.transfersOf(logs, got)).toEqual([BigInt(order.deliveredSharesAtomic ?? 0)])
     }
     expect((await shop.usdg(nvda.pool)) - before).toBe(80_500_000n)
     expect(await shop.usdg(shop.desk)).toBe(0n)

@@ -1,6 +1,5 @@
 import { afterAll, afterEach, describe, expect, test } from 'bun:test'
 import * as Receipt from '../../src/chain/receipt'
-import * as Token from '../../src/chain/token'
 import type { StockToken } from '../../src/config/Config'
 import { account } from '../../src/demo/accounts'
 import { mine } from '../../src/demo/chains'
@@ -53,7 +52,7 @@ async function books() {
 async function movesOf(order: OrderJson, token: StockToken) {
   const receipt = Receipt.parse(await chain.rpc('eth_getTransactionReceipt', [order.swapTx]))
   const sum = (from: `0x${string}`, to: `0x${string}`, of = asset) =>
-    Token.transfersOf(receipt?.logs ?? [], { token: of, from, to }).reduce((a, b) => a + b, 0n)
+    Receipt.transfersOf(receipt?.logs ?? [], { token: of, from, to }).reduce((a, b) => a + b, 0n)
   const through = await throughOf(chain, order.swapTx ?? '0x')
   return {
     taken: sum(shop.desk, through),

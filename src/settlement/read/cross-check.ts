@@ -2,7 +2,6 @@ import type { Payment } from '../../../db/Payment'
 import type { CallOptions, Node } from '../../chain/client'
 import { pollMs } from '../../chain/head'
 import * as Receipt from '../../chain/receipt'
-import * as Token from '../../chain/token'
 import { about, type ChainState, type Context } from '../state/state'
 import { pause } from '../state/wait'
 
@@ -111,5 +110,5 @@ async function show(
   const answer = await node.call('eth_getTransactionReceipt', [transaction], options)
   const receipt = Receipt.parse(answer)
   if (receipt?.hash !== transaction) return undefined
-  return receipt.success && receipt.logs.some((log) => Token.isTransfer(log, transfer))
+  return receipt.success && receipt.logs.some((log) => Receipt.isTransfer(log, transfer))
 }

@@ -6,7 +6,6 @@ import * as Clock from '../../chain/clock'
 import * as Logs from '../../chain/logs'
 import * as Multicall from '../../chain/multicall'
 import * as Receipt from '../../chain/receipt'
-import * as Token from '../../chain/token'
 import * as Transfer from '../../protocol/Transfer'
 import type { ChainState, Context } from '../state/state'
 
@@ -59,8 +58,12 @@ export async function find(
 ): Promise<Found | undefined> {
   const isPermit = transfer.method === 'permit2'
   const topics = isPermit
-    ? [Token.transferTopic, Token.addressTopic(transfer.payer), Token.addressTopic(transfer.payee)]
-    : [Token.authorizationUsedTopic, Token.addressTopic(transfer.payer), transfer.nonce]
+    ? [
+        Receipt.transferTopic,
+        Receipt.addressTopic(transfer.payer),
+        Receipt.addressTopic(transfer.payee),
+      ]
+    : [Receipt.authorizationUsedTopic, Receipt.addressTopic(transfer.payer), transfer.nonce]
   const query = {
     address: transfer.asset,
     topics,
@@ -71,7 +74,7 @@ export async function find(
   for await (const logs of Logs.search(node, chain.abilities.logSpans, query)) {
     for (const log of logs) {
       if (seen.has(log.transactionHash)) continue
-      if (isPermit && !Token.isTransfer(log, transfer)) continue
+      if (isPermit && !Receipt.isTransfer(log, transfer)) continue
       seen.add(log.transactionHash)
       const hash = log.transactionHash
       // Our own transactions were searched before, for their payments.
@@ -150,7 +153,7 @@ async function inspect(
   const taken = await payments.takenLogs(transfer.network, hash)
   const log = receipt.logs.find(
     (each, position) =>
-      Token.isTransfer(each, transfer) &&
+      Receipt.isTransfer(each, transfer) &&
       (transfer.method === 'permit2' || isUseOf(receipt.logs[position - 1], transfer)) &&
       !taken.has(each.index),
   )
@@ -168,8 +171,8 @@ function isUseOf(log: Receipt.Log | undefined, transfer: Transfer.Transfer): boo
   return (
     log !== undefined &&
     log.address.toLowerCase() === transfer.asset.toLowerCase() &&
-    log.topics[0] === Token.authorizationUsedTopic &&
-    log.topics[1] === Token.addressTopic(transfer.payer) &&
+    log.topics[0] === Receipt.authorizationUsedTopic &&
+    log.topics[1] === Receipt.addressTopic(transfer.payer) &&
     log.topics[2] === transfer.nonce
   )
 }

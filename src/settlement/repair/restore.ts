@@ -2,7 +2,6 @@ import type { Hex } from 'viem'
 import type { Payment } from '../../../db/Payment'
 import { RpcError } from '../../chain/client'
 import * as Receipt from '../../chain/receipt'
-import * as Token from '../../chain/token'
 import { assertConfirmed, readMoney } from '../read/reads'
 import type { Outcome } from '../send/Outcome'
 import { resend, track } from '../send/payment'
@@ -78,7 +77,7 @@ async function confirmAgain(
   if (!receipt?.success || receipt.hash !== transaction) return false
   const taken = await payments.takenLogs(transfer.network, transaction)
   const log = receipt.logs.find(
-    (each) => Token.isTransfer(each, transfer) && !taken.has(each.index),
+    (each) => Receipt.isTransfer(each, transfer) && !taken.has(each.index),
   )
   if (!log) return false
   const { blockNumber } = receipt

@@ -2,7 +2,7 @@ import type { Address } from 'viem'
 import { chainNow } from '../../chain/clock'
 import { fees } from '../../chain/head'
 import { findEoas, isIdentified } from '../../chain/multicall'
-import * as Token from '../../chain/token'
+import * as Receipt from '../../chain/receipt'
 import { checkWindow } from '../../protocol/Transfer'
 import * as Refusals from '../read/refusals'
 import * as Signature from '../read/signature'
@@ -58,7 +58,7 @@ export function enqueue(context: Context, chain: ChainState, entry: Entry): () =
     isAlone,
     isUrgent: isAlone || code === 'contract',
     isGivenUp: false,
-    logKey: Token.transferKey(transfer),
+    logKey: Receipt.transferKey(transfer),
     call: Signature.callOf(transfer),
     reservation: undefined,
     fees: undefined,

@@ -3,7 +3,7 @@ import type { Assignment } from '../../../db/Ledger'
 import type { Payment } from '../../../db/Payment'
 import type { Node } from '../../chain/client'
 import { lagBlocks } from '../../chain/head'
-import * as Token from '../../chain/token'
+import * as Receipt from '../../chain/receipt'
 import { assertConfirmed, readMoney, readReceipt, readTop } from '../read/reads'
 import * as Refusals from '../read/refusals'
 import * as External from '../repair/external'
@@ -113,7 +113,7 @@ async function findOwn(
     const receipt = await readReceipt(chain, hash)
     if (!receipt?.success) continue
     const taken = await payments.takenLogs(chain.network.id, hash)
-    const [found] = Token.findTransfers(receipt.logs, [payment.transfer])
+    const [found] = Receipt.findTransfers(receipt.logs, [payment.transfer])
     const logIndex = found?.find((each) => !taken.has(each))
     if (logIndex === undefined) continue
     storeInclusion(chain, receipt)

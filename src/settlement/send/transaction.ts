@@ -6,7 +6,6 @@ import { type Fees, fees } from '../../chain/head'
 import * as Multicall from '../../chain/multicall'
 import { isIdentified } from '../../chain/multicall'
 import * as Receipt from '../../chain/receipt'
-import * as Token from '../../chain/token'
 import * as Crypto from '../../protocol/Crypto'
 import { confirmations } from '../read/reads'
 import type { PaymentRefusal } from '../read/refusals'
@@ -582,7 +581,7 @@ async function commit(
   { logs }: Receipt.Receipt,
 ): Promise<readonly (Payment | undefined)[]> {
   const transfers = members.map(({ payment }) => payment.transfer)
-  const found = inclusion.success ? Token.findTransfers(logs, transfers) : []
+  const found = inclusion.success ? Receipt.findTransfers(logs, transfers) : []
   const payments = members.map(({ payment, deliverOnConfirm: start }, index) => ({
     id: payment.id,
     logs: found[index] ?? [],
