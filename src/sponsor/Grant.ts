@@ -32,10 +32,10 @@ export type Facts = {
 export type Price = { gas: bigint; baseFeeWei: bigint; tipWei: bigint }
 
 /** Why an address gets nothing; `detail` is safe to send. */
-export type AddressRefusal = { code: Code; detail: string }
+type AddressRefusal = { code: Code; detail: string }
 
 /** Ways to pay that cost less than an approval, the cheapest first: x402 names. */
-export type Alternative = 'eip3009' | 'eip2612'
+type Alternative = 'eip3009' | 'eip2612'
 
 /** Gas of a transfer to an account without code, before what chains add for L1 data. */
 const plainGas = 21_000n

@@ -3,25 +3,25 @@ import type { GrantRow } from '../../db/schema'
 import { RpcError, RpcFault } from '../chain/client'
 import * as Receipt from '../chain/receipt'
 import * as Transaction from '../chain/transaction'
-import type { Log } from '../log'
-import type * as Network from '../protocol/Network'
 import type { Fault } from '../protocol/Problem'
 import type { Transfer } from '../protocol/Transfer'
 import type { ApprovalRefusal, ApprovalSponsor } from '../settlement/sponsorship'
 import type { Meter } from '../settlement/state/metrics'
 import * as Approve from './Approve'
 import { approvalLimits, approvesMissingMax, createClients } from './clients'
-import { createSemaphore, estimateApprove, idle, readFacts, type Semaphore } from './facts'
+import { createSemaphore, estimateApprove, idle, readFacts } from './facts'
 import * as Grant from './Grant'
-import type { Ledger, Sponsored, SponsorSettlement } from './ledger'
+import {
+  roomOf,
+  type Sponsored,
+  type SponsorLedger,
+  type SponsorSettlement,
+  sendGrant,
+} from './ledger'
 
-export type ApprovalOptions = {
-  settlement: SponsorSettlement
-  ledger: Ledger
-  networks: readonly Sponsored[]
+type ApprovalOptions = {
+  ledger: SponsorLedger
   meter: Meter
-  now: () => number
-  log: Log
 }
 
 /** A transaction that may be sponsored, and the amount that its payer lacks. */
@@ -45,14 +45,34 @@ const waitingMax = 256
 /** Most approves that are sent and not confirmed. */
 const underWayMax = 64
 
-type Context = ApprovalOptions & {
-  refusals: ReturnType<Meter['counter']>
-  semaphore: Semaphore
-  /**
-   * Running work by payer, because two approves of one payer would compete for one account nonce.
-   */
-  underWay: Map<string, { hash: Hex; work: ReturnType<ApprovalSponsor['approve']> }>
-  arrivals: Arrivals
+type Context = ReturnType<typeof contextOf>
+
+function contextOf({ ledger, meter }: ApprovalOptions) {
+  return {
+    ledger,
+    ...ledger,
+    refusals: meter.counter(
+      'sponsor_approval_refusals_total',
+      'Signed approves that were not sponsored.',
+      ['reason'],
+    ),
+    semaphore: createSemaphore(readingMax, waitingMax),
+    /**
+     * Running work by payer, because two approves of one payer would compete for one account nonce.
+     */
+    underWay: new Map<string, { hash: Hex; work: ReturnType<ApprovalSponsor['approve']> }>(),
+    /**
+     * Which payers were funded for an approve that has not arrived, by network. A payer can use its
+     * account nonce otherwise, by a delegation (EIP-7702) that another account sends, and keep the
+     * coin. So what is funded without an approve is limited by client, network of clients, and for all.
+     */
+    arrivals: new Map(
+      ledger.networks.map(({ id }) => [
+        id,
+        { clients: createClients(approvalLimits), readAt: 0, loggedOn: 0 },
+      ]),
+    ),
+  }
 }
 
 /** A client of which nothing is known. */
@@ -60,21 +80,8 @@ const noClient = 'unknown'
 
 /** Funds the approve that a payer signed and sends it, once per payer. */
 export function createApprovalSponsor(options: ApprovalOptions): ApprovalSponsor {
-  const underWay: Context['underWay'] = new Map()
-  const context: Context = {
-    ...options,
-    refusals: options.meter.counter(
-      'sponsor_approval_refusals_total',
-      'Signed approves that were not sponsored.',
-      ['reason'],
-    ),
-    semaphore: createSemaphore(readingMax, waitingMax),
-    underWay,
-    arrivals: createArrivals({
-      ...options,
-      isUnderWay: (network, payer) => underWay.has(Grant.idOf(network, payer)),
-    }),
-  }
+  const context = contextOf(options)
+  const { underWay } = context
   return {
     async check(transfer, raw) {
       const planned = await guarded(context, plan(context, transfer, raw))
@@ -86,8 +93,7 @@ export function createApprovalSponsor(options: ApprovalOptions): ApprovalSponsor
       const running = underWay.get(id)
       if (running && running.hash === hash) return running.work
       if (running) return unavailable('Another approve of this payer is under way; try again.', 2)
-      if (underWay.size >= underWayMax)
-        return unavailable('Too many approves are under way; try again.', 1)
+      if (underWay.size >= underWayMax) return tooMany(1)
       const work = guarded(context, approve(context, transfer, raw, { waitMs, client }))
       if (hash !== undefined) underWay.set(id, { hash, work })
       return work.finally(() => underWay.delete(id))
@@ -109,30 +115,29 @@ async function examine(
   transfer: Transfer,
   raw: Hex,
 ): Promise<Plan | Done | ApprovalRefusal> {
-  const { settlement, ledger, networks } = context
+  const { settlement, grants, networks } = context
   const network = networks.find(({ id }) => id === transfer.network)
   if (network === undefined || transfer.asset !== network.asset.address) {
     return refuse(
-      'erc20_approval_not_sponsored',
+      unsponsored,
       'No approves are sponsored for this token: send the approve yourself.',
     )
   }
   if (transfer.method !== 'permit2') {
-    return refuse(
-      'erc20_approval_not_sponsored',
-      'The payment needs no approve: send it without one.',
-    )
+    return refuse(unsponsored, 'The payment needs no approve: send it without one.')
   }
   const approve = Transaction.parse(raw)
   const fault = Approve.check(approve, transfer)
   if (fault || approve === undefined) return refused(fault)
-  const row = await ledger.find(network.id, transfer.payer)
-  if (row?.approveHash === approve.hash && (await isMined(settlement, network, approve.hash))) {
-    return { kind: 'done', transaction: approve.hash }
+  const row = await grants.find(network.id, transfer.payer)
+  const { hash } = approve
+  const isFunded = row?.approveHash === hash
+  if (isFunded && (await receiptOf(settlement, network, hash))?.success) {
+    return { kind: 'done', transaction: hash }
   }
   // Everything but the allowance must be valid: a payment that cannot succeed gets no funds.
   const verdict = await settlement.verify(transfer)
-  if ('ok' in verdict) return { kind: 'done', transaction: approve.hash }
+  if ('ok' in verdict) return { kind: 'done', transaction: hash }
   if (verdict.kind === 'unavailable') return verdict
   if (verdict.kind !== 'refused' || verdict.reason !== 'permit2_allowance_required') {
     return refuse(
@@ -143,24 +148,21 @@ async function examine(
   return judge(context, transfer, { network, approve, row })
 }
 
-type Asked = {
-  network: Sponsored
-  approve: Transaction.Parsed
-  /** The row of a payer that was sponsored before. */
-  row: GrantRow | undefined
-}
-
 async function judge(
   { settlement, ledger }: Context,
   { payer }: Transfer,
-  { network, approve, row }: Asked,
+  // The row of a payer that was sponsored before.
+  asked: { network: Sponsored; approve: Transaction.Parsed; row: GrantRow | undefined },
 ): Promise<Plan | ApprovalRefusal> {
+  const { network, approve, row } = asked
   const [{ facts, baseFeeWei }, included, pending] = await Promise.all([
     readFacts(settlement, network, payer),
     countOf(settlement, network, payer, 'latest'),
     countOf(settlement, network, payer, 'pending'),
   ])
-  const isFree = pending === included || (await isKnown(settlement, network, approve.hash))
+  const isFree =
+    pending === included ||
+    (await settlement.rpc(network.id, 'eth_getTransactionByHash', [approve.hash])) !== null
   if (included !== approve.nonce || !isFree) {
     return refuse('erc20_approval_tx_wrong_nonce', `nonce must be ${pending}, and free.`)
   }
@@ -176,11 +178,7 @@ async function judge(
   const tooLittle = Approve.checkEnough(approve, price)
   if (tooLittle) return refused(tooLittle)
   if (missingWei === 0n) return good
-  if (row)
-    return refuse(
-      'erc20_approval_already_sponsored',
-      'The payer was sponsored before: send the approve from it.',
-    )
+  if (row) return alreadySponsored
   const refusal = Grant.refusalOf(facts, network.asset, network.sponsor)
   if (refusal) return refuse(codes[refusal.code] ?? unsponsored, refusal.detail)
   const tooMuch = Approve.checkModest(approve, price)
@@ -188,7 +186,7 @@ async function judge(
   if (missingWei > Grant.capWei(network.sponsor, network.asset.decimals)) {
     return refuse('erc20_approval_tx_fee_too_high', 'It costs more than is sponsored.')
   }
-  return (await ledger.room(network)) === 'open' ? good : spent
+  return (await roomOf(ledger, network)) === 'open' ? good : spent
 }
 
 async function approve(
@@ -202,7 +200,7 @@ async function approve(
   if (planned.kind === 'done') return { kind: 'approved', transaction: planned.transaction }
   if (planned.kind !== 'good') return planned
   const { network, approve, missingWei } = planned
-  const known = await context.ledger.find(network.id, transfer.payer)
+  const known = await context.grants.find(network.id, transfer.payer)
   const isKnown = known?.approveHash === approve.hash
   if (missingWei > 0n || isKnown) {
     const refusal = isKnown
@@ -211,7 +209,9 @@ async function approve(
     if (refusal) return refusal
   }
   const sent = await send(context, network, { hash: approve.hash, raw, deadline })
-  if (sent.kind === 'approved') context.arrivals.arrived(network.id, transfer.payer)
+  if (sent.kind === 'approved') {
+    context.arrivals.get(network.id)?.clients.settle([transfer.payer])
+  }
   return sent
 }
 
@@ -222,12 +222,45 @@ async function fundFor(
   transfer: Transfer,
   { waitMs, client }: { waitMs: number; client: string },
 ): Promise<ApprovalRefusal | undefined> {
-  const reserved = await context.arrivals.reserve(planned.network, client, transfer.payer)
+  const reserved = await reserve(context, planned.network, client, transfer.payer)
   if (reserved.kind !== 'reserved') return reserved
   const refusal = await fund(context, planned, transfer, waitMs)
   // Counts only what was sent.
   if (refusal !== undefined && refusal !== underWayYet) reserved.release()
   return refusal
+}
+
+/** Time between two reads of a network, ms. */
+const lookMs = 1_000
+
+/** Counts a payer that is to be funded. Throws RpcFault or RpcError. */
+async function reserve(
+  { settlement, arrivals, underWay, now, log }: Context,
+  network: Sponsored,
+  client: string,
+  payer: Address,
+): Promise<{ kind: 'reserved'; release: () => void } | ApprovalRefusal> {
+  const { id } = network
+  const known = arrivals.get(id)
+  if (known === undefined) throw new Error(`${id} is not sponsored`)
+  const { clients } = known
+  const day = Grant.dayOf(now())
+  const missing = clients.unused(client, day)
+  if (missing.length > 0 && Math.abs(now() - known.readAt) >= lookMs) {
+    known.readAt = now()
+    const still = new Set(await idle(settlement, network, missing))
+    clients.settle(missing.filter((each) => !still.has(each)))
+  }
+  if (clients.take(client, day, payer)) {
+    return { kind: 'reserved', release: () => clients.releaseReservation(client, day, payer) }
+  }
+  const left = new Set(clients.unused(client, day))
+  if ([...left].some((each) => underWay.has(Grant.idOf(id, each)))) return tooMany(2)
+  if (left.size >= approvesMissingMax && known.loggedOn !== day) {
+    known.loggedOn = day
+    log('approves-missing', { network: id, payers: left.size })
+  }
+  return closed
 }
 
 async function fund(
@@ -236,8 +269,9 @@ async function fund(
   { payer }: Transfer,
   waitMs: number,
 ): Promise<ApprovalRefusal | undefined> {
-  const funded = await ledger.fund(
-    // The budget does not count these by client: the second half of the day is for requests.
+  // The budget does not count these by client: the second half of the day is for requests.
+  const funded = await sendGrant(
+    ledger,
     {
       network,
       address: payer,
@@ -245,7 +279,7 @@ async function fund(
       isSigned: false,
       approveHash: approve.hash,
     },
-    { waitMs },
+    waitMs,
   )
   switch (funded.kind) {
     case 'funded':
@@ -253,10 +287,7 @@ async function fund(
     case 'pending':
       return underWayYet
     case 'taken':
-      return refuse(
-        'erc20_approval_already_sponsored',
-        'The payer was sponsored before: send the approve from it.',
-      )
+      return alreadySponsored
     case 'lost':
       return refuse('erc20_approval_broadcast_failed', 'Funding the payer failed.')
     case 'full':
@@ -302,22 +333,6 @@ async function receiptOf(
   return Receipt.parse(await settlement.rpc(id, 'eth_getTransactionReceipt', [hash]))
 }
 
-async function isMined(
-  settlement: SponsorSettlement,
-  network: Sponsored,
-  hash: Hex,
-): Promise<boolean> {
-  return (await receiptOf(settlement, network, hash))?.success === true
-}
-
-async function isKnown(
-  settlement: SponsorSettlement,
-  { id }: Sponsored,
-  hash: Hex,
-): Promise<boolean> {
-  return (await settlement.rpc(id, 'eth_getTransactionByHash', [hash])) !== null
-}
-
 async function countOf(
   settlement: SponsorSettlement,
   { id }: Sponsored,
@@ -350,6 +365,17 @@ const spent = refuse(
   'The budget of today for signed approves is spent; a grant may still be requested.',
 )
 
+/** Not a temporary fault: the payer should choose another way now. */
+const closed = refuse(
+  'erc20_approval_budget_spent',
+  'Approves that were funded did not arrive, so none is funded now; request a grant.',
+)
+
+const alreadySponsored = refuse(
+  'erc20_approval_already_sponsored',
+  'The payer was sponsored before: send the approve from it.',
+)
+
 const underWayYet = unavailable('The payer is being funded; try again.', 2)
 
 const unsponsored = 'erc20_approval_not_sponsored'
@@ -377,79 +403,6 @@ function unavailable(detail: string, retryAfterSeconds: number): ApprovalRefusal
   return { kind: 'unavailable', detail, retryAfterSeconds }
 }
 
-/**
- * Which payers were funded for an approve that has not arrived. A payer can use its account nonce
- * otherwise, by a delegation (EIP-7702) that another account sends, and keep the coin. So what is
- * funded without an approve is limited by client, network of clients, and for all.
- */
-export type Arrivals = {
-  /** Counts a payer that is to be funded. Throws RpcFault or RpcError. */
-  reserve(
-    network: Sponsored,
-    client: string,
-    payer: Address,
-  ): Promise<{ kind: 'reserved'; release: () => void } | ApprovalRefusal>
-  /** The approve of the payer is on the chain. */
-  arrived(network: Network.Id, payer: Address): void
-}
-
-export type ArrivalsOptions = {
-  settlement: SponsorSettlement
-  networks: readonly Sponsored[]
-  /** Whether an approve of the payer is being sent. */
-  isUnderWay(network: Network.Id, payer: Address): boolean
-  now: () => number
-  log: Log
-}
-
-/** Time between two reads of a network, ms. */
-const lookMs = 1_000
-
-export function createArrivals(options: ArrivalsOptions): Arrivals {
-  const { settlement, networks, isUnderWay, now, log } = options
-  const tracked = new Map(
-    networks.map(({ id }) => [
-      id,
-      { clients: createClients(approvalLimits), readAt: 0, loggedOn: 0 },
-    ]),
-  )
-  return {
-    async reserve(network, client, payer) {
-      const { id } = network
-      const known = tracked.get(id)
-      if (known === undefined) throw new Error(`${id} is not sponsored`)
-      const { clients } = known
-      const day = Grant.dayOf(now())
-      const missing = clients.unused(client, day) as Address[]
-      if (missing.length > 0 && Math.abs(now() - known.readAt) >= lookMs) {
-        known.readAt = now()
-        const still = new Set(await idle(settlement, network, missing))
-        clients.settle(missing.filter((each) => !still.has(each)))
-      }
-      if (clients.take(client, day, payer)) {
-        return { kind: 'reserved', release: () => clients.releaseReservation(client, day, payer) }
-      }
-      const left = new Set(clients.unused(client, day) as Address[])
-      if ([...left].some((each) => isUnderWay(id, each))) return busy
-      if (left.size >= approvesMissingMax && known.loggedOn !== day) {
-        known.loggedOn = day
-        log('approves-missing', { network: id, payers: left.size })
-      }
-      return closed
-    },
-    arrived: (network, payer) => tracked.get(network)?.clients.settle([payer]),
-  }
-}
-
-const busy: ApprovalRefusal = {
-  kind: 'unavailable',
-  detail: 'Too many approves are under way; try again.',
-  retryAfterSeconds: 2,
-}
-
-/** Not a temporary fault: the payer should choose another way now. */
-const closed: ApprovalRefusal = {
-  kind: 'refused',
-  code: 'erc20_approval_budget_spent',
-  detail: 'Approves that were funded did not arrive, so none is funded now; request a grant.',
+function tooMany(retryAfterSeconds: number): ApprovalRefusal {
+  return unavailable('Too many approves are under way; try again.', retryAfterSeconds)
 }

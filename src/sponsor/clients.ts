@@ -1,31 +1,12 @@
-/**
- * Limits per UTC day: addresses that are sponsored for one client, for its network and for all, and how
- * many of them may have an unused grant. Kept in memory. The map holds a few entries per grant of the
- * day, and after a restart the budget still applies.
- */
-export type Clients = {
-  /** Whether the client and its network may have one more. */
-  hasRoom(client: string, day: number): boolean
-  /**
-   * The sponsored addresses of the client or its network that may be unused and block another
-   * grant. A grant is worth more than an approve costs, so a collector of grants must pay for each
-   * approve.
-   */
-  unused(client: string, day: number): readonly string[]
-  /** Marks the grants of these addresses as used. */
-  settle(addresses: Iterable<string>): void
-  /** Counts one grant; false when there is no room, or too much is unused. */
-  take(client: string, day: number, address: string): boolean
-  releaseReservation(client: string, day: number, address: string): void
-}
+import type { Address } from 'viem'
 
-type Share = { count: number; unused: Set<string> }
+type Share = { count: number; unused: Set<Address> }
 
 /** The most of what shares a key. */
 type Limit = { keyOf(client: string): string; count: number; unused: number }
 
 /** Grants by request: of a client, and of its network. */
-export const grantLimits: readonly Limit[] = [
+const grantLimits: readonly Limit[] = [
   { keyOf: (client) => client, count: 5, unused: 1 },
   { keyOf: networkOf, count: 20, unused: 4 },
 ]
@@ -43,39 +24,47 @@ export const approvalLimits: readonly Limit[] = [
   { keyOf: () => 'all', count: Number.POSITIVE_INFINITY, unused: approvesMissingMax },
 ]
 
-/** Creates empty counters. */
-export function createClients(limits: readonly Limit[] = grantLimits): Clients {
+/**
+ * Limits per UTC day: addresses that are sponsored for one client, for its network and for all, and how
+ * many of them may have an unused grant. Kept in memory. The map holds a few entries per grant of the
+ * day, and after a restart the budget still applies.
+ */
+export function createClients(limits: readonly Limit[] = grantLimits) {
   let today = 0
   let shares = new Map<string, Share>()
   const shareOf = (key: string): Share => shares.get(key) ?? { count: 0, unused: new Set() }
-  const turn = (day: number) => {
-    if (day === today) return
+  const each = (client: string, day: number) => {
+    if (day !== today) shares = new Map()
     today = day
-    shares = new Map()
+    return limits.map((limit) => [limit.keyOf(client), limit] as const)
   }
-  const each = (client: string) => limits.map((limit) => [limit.keyOf(client), limit] as const)
-  const hasRoom = (client: string, day: number) => {
-    turn(day)
-    return each(client).every(([key, max]) => shareOf(key).count < max.count)
-  }
+  /** Whether the client and its network may have one more. */
+  const hasRoom = (client: string, day: number) =>
+    each(client, day).every(([key, max]) => shareOf(key).count < max.count)
+  /**
+   * The sponsored addresses of the client or its network that may be unused and block another
+   * grant. A grant is worth more than an approve costs, so a collector of grants must pay for each
+   * approve.
+   */
   const unused = (client: string, day: number) => {
-    turn(day)
-    const full = each(client).filter(([key, max]) => shareOf(key).unused.size >= max.unused)
+    const full = each(client, day).filter(([key, max]) => shareOf(key).unused.size >= max.unused)
     return full.flatMap(([key]) => [...shareOf(key).unused])
   }
   return {
     hasRoom,
     unused,
-    settle(addresses) {
+    /** Marks the grants of these addresses as used. */
+    settle(addresses: readonly Address[]): void {
       for (const address of addresses) {
         for (const share of shares.values()) share.unused.delete(address)
       }
     },
-    take(client, day, address) {
+    /** Counts one grant; false when there is no room, or too much is unused. */
+    take(client: string, day: number, address: Address): boolean {
       // The grant of the same address does not block its top-up.
       if (!hasRoom(client, day)) return false
       if (unused(client, day).some((other) => other !== address)) return false
-      for (const [key] of each(client)) {
+      for (const [key] of each(client, day)) {
         const share = shareOf(key)
         share.count++
         share.unused.add(address)
@@ -83,9 +72,9 @@ export function createClients(limits: readonly Limit[] = grantLimits): Clients {
       }
       return true
     },
-    releaseReservation(client, day, address) {
+    releaseReservation(client: string, day: number, address: Address): void {
       if (day !== today) return
-      for (const [key] of each(client)) {
+      for (const [key] of each(client, day)) {
         const share = shares.get(key)
         if (share === undefined) continue
         share.unused.delete(address)

@@ -12,7 +12,7 @@ import type { Sponsored, SponsorSettlement } from './ledger'
 const maxUint256 = (1n << 256n) - 1n
 
 /** The state of an address, and the base fee of that block. */
-export type AddressFacts = { facts: Grant.Facts; baseFeeWei: bigint; blockNumber: bigint }
+type AddressFacts = { facts: Grant.Facts; baseFeeWei: bigint; blockNumber: bigint }
 
 /**
  * Reads the state of an address in at most three requests. The older balance is read only when the
@@ -157,7 +157,7 @@ function uintOf(data: Hex | undefined): bigint | undefined {
  * Limits the concurrent reads of the chain. Sponsoring shares the node with payments, which must
  * not wait for many free requests.
  */
-export type Semaphore = {
+type Semaphore = {
   /** Runs the work when a slot is free; undefined when too many wait already. Rejects with it. */
   run<T>(work: () => Promise<T>): Promise<T> | undefined
 }

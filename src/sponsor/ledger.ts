@@ -20,7 +20,16 @@ export type SponsorSettlement = Pick<
 /** A network on which approvals are sponsored. */
 export type Sponsored = NetworkConfig & { sponsor: Sponsor }
 
-export type GrantRequest = {
+/** One ledger for grants by request and for signed approves. */
+export type SponsorLedger = {
+  grants: GrantLedger
+  settlement: SponsorSettlement
+  networks: readonly Sponsored[]
+  now: () => number
+  log: Log
+}
+
+type GrantRequest = {
   network: Sponsored
   address: Address
   amountWei: bigint
@@ -43,37 +52,6 @@ export type Funded =
   | { kind: 'full'; room: Exclude<Room, 'open'> }
   | { kind: 'unavailable'; detail: string; retryAfterSeconds: number }
 
-/** One ledger for grants by request and for signed approves. */
-export type Ledger = {
-  find(network: Network.Id, address: Address): Promise<GrantRow | undefined>
-  /** The top-up of a grant. */
-  findTopUp(network: Network.Id, address: Address): Promise<TopUpRow | undefined>
-  /** The room of today for another grant of any size. */
-  room(network: Sponsored): Promise<Room>
-  /**
-   * Reserves the address and sends, in one database transaction, and waits for the confirmation. A
-   * request whose row has the same approve continues the sent transfer. Rejects on internal faults,
-   * and with RpcFault or RpcError before anything is written.
-   */
-  fund(request: GrantRequest, options: { waitMs: number }): Promise<Funded>
-  /** The state of the transfer of a row. */
-  standingOf(row: GrantRow): Promise<Standing>
-  /** Networks whose budget of today is spent. */
-  spent(): Promise<readonly { network: Network.Id; reason: string }[]>
-  /** The sum of today's grants. */
-  tally(network: Network.Id): Promise<Tally>
-}
-
-export type Standing = { transaction: Hex; state: 'under-way' | 'confirmed' | 'lost' }
-
-export type LedgerOptions = {
-  grants: GrantLedger
-  settlement: SponsorSettlement
-  networks: readonly Sponsored[]
-  now: () => number
-  log: Log
-}
-
 const states = {
   broadcast: 'under-way',
   confirmed: 'confirmed',
@@ -81,42 +59,38 @@ const states = {
   replaced: 'lost',
 } as const
 
-/** Creates the ledger on a database. */
-export function createLedger(options: LedgerOptions): Ledger {
-  const { grants, settlement, networks } = options
-  return {
-    find: grants.find,
-    findTopUp: grants.findTopUp,
-    room: (network) => roomOf(options, network),
-    tally: (network) => tallyOf(options, network),
-    fund: (request, { waitMs }) => fund(options, request, waitMs),
-    async standingOf(row) {
-      const job = await settlement.job(Grant.idOf(row.network, row.address))
-      return {
-        transaction: job?.transaction ?? row.transactionHash,
-        state: states[job?.state ?? 'broadcast'],
-      }
-    },
-    async spent() {
-      // A budget of zero is configured, not a fault.
-      const sponsoring = networks.filter(
-        ({ sponsor, gasPerDayWei }) => sponsor.grantsPerDay > 0 && gasPerDayWei.sponsor > 0n,
-      )
-      const rooms = await Promise.all(sponsoring.map((network) => roomOf(options, network)))
-      return sponsoring
-        .filter((_, index) => rooms[index] === 'spent')
-        .map(({ id }) => ({ network: id, reason: 'the sponsoring budget of today is spent' }))
-    },
-  }
+/** The state of the transfer of a row. */
+export async function standingOf({ settlement }: SponsorLedger, row: GrantRow) {
+  const job = await settlement.job(Grant.idOf(row.network, row.address))
+  const transaction = job?.transaction ?? row.transactionHash
+  return { transaction, state: states[job?.state ?? 'broadcast'] }
 }
 
-function tallyOf({ grants, now }: LedgerOptions, network: Network.Id): Promise<Tally> {
+/** The sum of today's grants. */
+export function tallyOf({ grants, now }: SponsorLedger, network: Network.Id): Promise<Tally> {
   return grants.tallySince(network, Grant.dayOf(now()))
 }
 
-/** Advisory, to save work: the write of the grant decides. */
-async function roomOf(options: LedgerOptions, network: Sponsored): Promise<Room> {
-  return roomFor(await tallyOf(options, network.id), budgetOf(network), 0n)
+/**
+ * The room of today for another grant of any size. Advisory, to save work: the write of the grant
+ * decides.
+ */
+export async function roomOf(ledger: SponsorLedger, network: Sponsored): Promise<Room> {
+  return roomFor(await tallyOf(ledger, network.id), budgetOf(network), 0n)
+}
+
+/** Networks whose budget of today is spent. */
+export async function spentOf(
+  ledger: SponsorLedger,
+): Promise<readonly { network: Network.Id; reason: string }[]> {
+  // A budget of zero is configured, not a fault.
+  const sponsoring = ledger.networks.filter(
+    ({ sponsor, gasPerDayWei }) => sponsor.grantsPerDay > 0 && gasPerDayWei.sponsor > 0n,
+  )
+  const rooms = await Promise.all(sponsoring.map((network) => roomOf(ledger, network)))
+  return sponsoring
+    .filter((_, index) => rooms[index] === 'spent')
+    .map(({ id }) => ({ network: id, reason: 'the sponsoring budget of today is spent' }))
 }
 
 function budgetOf({ sponsor, gasPerDayWei }: Sponsored) {
@@ -125,34 +99,30 @@ function budgetOf({ sponsor, gasPerDayWei }: Sponsored) {
 
 /** Written in the transaction that stores the signed transfer, atomically. */
 function grantOf(request: GrantRequest, feeWei: bigint, now: number): NewGrant {
-  const { network, address, amountWei, approveHash, isSigned } = request
+  const { network, address, amountWei, approveHash = null, isSigned } = request
   const budget = { ...budgetOf(network), from: Grant.dayOf(now) }
   const row = { network: network.id, address, amountWei, feeWei, createdAt: now }
   if (request.isTopUp === true) return { isTopUp: true, row, budget, isSigned }
+  const kind = approveHash === null ? 'grant' : 'approval'
   const token = network.asset.address
-  const approval =
-    approveHash === undefined
-      ? ({ kind: 'grant', approveHash: null } as const)
-      : ({ kind: 'approval', approveHash } as const)
-  return { isTopUp: false, row: { ...row, token, ...approval }, budget, isSigned }
+  return { isTopUp: false, row: { ...row, token, kind, approveHash }, budget, isSigned }
 }
 
 /** The row that a request wrote or would write. */
 function rowOf(
-  { grants }: LedgerOptions,
+  { grants }: SponsorLedger,
   { network: { id }, address, isTopUp }: GrantRequest,
 ): Promise<GrantRow | TopUpRow | undefined> {
   return isTopUp === true ? grants.findTopUp(id, address) : grants.find(id, address)
 }
 
-/** Whether the row is of this approve; never for a request without one. */
-function isOfApprove(row: GrantRow | TopUpRow, { approveHash }: GrantRequest): boolean {
-  return 'approveHash' in row && row.approveHash === approveHash
+/** The approve for which a row was written; null for a request without one. */
+function approveHashOf(row: object) {
+  return 'approveHash' in row ? row.approveHash : null
 }
 
 /** Whether this request wrote the row. Its fee may have been updated since. */
 function isWrittenBy({ row }: NewGrant, stored: GrantRow | TopUpRow): boolean {
-  const approveHashOf = (each: object) => ('approveHash' in each ? each.approveHash : null)
   return (
     stored.createdAt === row.createdAt &&
     stored.amountWei === row.amountWei &&
@@ -160,22 +130,29 @@ function isWrittenBy({ row }: NewGrant, stored: GrantRow | TopUpRow): boolean {
   )
 }
 
-async function fund(
-  options: LedgerOptions,
+/**
+ * Reserves the address and sends, in one database transaction, and waits for the confirmation. A
+ * request whose row has the same approve continues the sent transfer. Rejects on internal faults, and
+ * with RpcFault or RpcError before anything is written.
+ */
+export async function sendGrant(
+  ledger: SponsorLedger,
   request: GrantRequest,
   waitMs: number,
 ): Promise<Funded> {
-  const { settlement, grants, now, log } = options
-  const { network, address } = request
-  const known = await rowOf(options, request)
-  if (known && !isOfApprove(known, request)) return { kind: 'taken' }
+  const { settlement, grants, now, log } = ledger
+  const { network, address, approveHash, isTopUp = false } = request
+  const known = await rowOf(ledger, request)
+  if (known && (approveHash === undefined || approveHashOf(known) !== approveHash)) {
+    return { kind: 'taken' }
+  }
   const amountWei = known?.amountWei ?? request.amountWei
   const gasLimit = await transferGas(settlement, network.id)
   const feeWei = gasLimit * settlement.fees(network.id).maxFeeWei
   const grant = grantOf(request, feeWei, now())
   const end = await settlement.run(
     {
-      id: request.isTopUp ? Grant.topUpIdOf(network.id, address) : Grant.idOf(network.id, address),
+      id: isTopUp ? Grant.topUpIdOf(network.id, address) : Grant.idOf(network.id, address),
       kind: 'grant',
       product: 'sponsor',
       network: network.id,
@@ -188,25 +165,18 @@ async function fund(
     { waitMs, rider: { kind: 'grant', grant } },
   )
   if (end.kind === 'refused') return refusedFor(end.reason)
-  const written = known ?? (await rowOf(options, request))
+  const written = known ?? (await rowOf(ledger, request))
   // Another request wrote it between the read above and the write, and has the grant.
   if (!known && written && !isWrittenBy(grant, written)) return { kind: 'taken' }
-  switch (end.kind) {
-    case 'confirmed': {
-      const { spentWei } = end.receipt
-      const isTopUp = request.isTopUp === true
-      await grants.setFee({ network: network.id, address, isTopUp }, spentWei)
-      return { kind: 'funded', transaction: end.transaction, amountWei }
-    }
-    case 'pending':
-      return end
-    case 'unavailable':
-      return end
-    case 'failed':
-    case 'replaced':
-      log('grant-lost', { network: network.id, address, transaction: end.transaction })
-      return { kind: 'lost', transaction: end.transaction }
+  const { kind } = end
+  if (kind === 'pending' || kind === 'unavailable') return end
+  const { transaction } = end
+  if (kind === 'confirmed') {
+    await grants.setFee({ network: network.id, address, isTopUp }, end.receipt.spentWei)
+    return { kind: 'funded', transaction, amountWei }
   }
+  log('grant-lost', { network: network.id, address, transaction })
+  return { kind: 'lost', transaction }
 }
 
 /** Gas limit of a grant. Throws RpcFault or RpcError. */

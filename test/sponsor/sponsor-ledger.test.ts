@@ -4,7 +4,7 @@ import type { Hex } from 'viem'
 import type { NetworkConfig } from '../../src/config/Config'
 import { account } from '../../src/demo/accounts'
 import { createLog } from '../../src/log'
-import { createLedger } from '../../src/sponsor/ledger'
+import { sendGrant } from '../../src/sponsor/ledger'
 import { startNetwork, temporary, until } from '../harness/settlement'
 import {
   age,
@@ -146,11 +146,12 @@ test('attack: of a request and a signed approve that both find no grant one is g
   }
   const log = createLog({ write: () => undefined, pretty: false })
   const networks = [{ ...network, sponsor }]
-  const funds = createLedger({ grants, settlement, networks, now: Date.now, log })
+  const funds = { grants, settlement, networks, now: Date.now, log }
   const fund = (amountWei: bigint, approveHash: Hex | undefined) =>
-    funds.fund(
+    sendGrant(
+      funds,
       { network: { ...network, sponsor }, address, amountWei, isSigned: false, approveHash },
-      { waitMs: 120_000 },
+      120_000,
     )
   const ends = await Promise.all([fund(1_000n, undefined), fund(1_000n, `0x${'ab'.repeat(32)}`)])
   expect(found.slice(0, 2)).toEqual([undefined, undefined])

@@ -287,7 +287,7 @@ test('turns are taken in order, and the number of waiting calls is limited', asy
 })
 
 describe('clients', () => {
-  const wallet = (index: number) => `wallet ${index}`
+  const wallet = (index: number) => `0x${index}` as const
 
   test('grants of one client and one network are limited, and available again tomorrow', () => {
     const clients = createClients()
