@@ -30,7 +30,7 @@ export type Asset = Omit<AssetRow, 'decimals' | 'coinUsd'> & {
 }
 
 /** Millionths of a USD; undefined when the price or the decimals are not known. */
-export type Usd = {
+type Usd = {
   /** At 1 stablecoin = 1 USD. */
   paid: bigint | undefined
   /** What a sale earned before gas: delivered, without what was swapped for stock. Else 0. */
@@ -45,9 +45,9 @@ export type Usd = {
 /** Figures of one group, network and asset. */
 export type Line = Group & { class: SalesClass; asset: Asset; figures: SalesFigures; usd: Usd }
 
-export type GasLine = { asset: Asset; kind: string; gasWei: bigint; usd: bigint | undefined }
+type GasLine = { asset: Asset; kind: string; gasWei: bigint; usd: bigint | undefined }
 
-export type RequestLine = Group & Pick<RequestCounts, 'asked' | 'paid' | 'failed'>
+type RequestLine = Group & Pick<RequestCounts, 'asked' | 'paid' | 'failed'>
 
 export type Report = {
   by: By
@@ -68,7 +68,7 @@ export type Report = {
 
 const classes: readonly SalesClass[] = ['sale', 'own', 'facilitator']
 
-export type Books = {
+type Books = {
   /** Adds the figures of a span, which is within a UTC day such as `2026-11-20`. */
   add(day: string, figures: SalesOfSpan): void
   report(period: { from: number; to: number }): Report

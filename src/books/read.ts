@@ -9,7 +9,7 @@ import type {
 import { dayMs, hourMs } from '../protocol/Time'
 import * as Books from './Books'
 
-export type ReadOptions = {
+type ReadOptions = {
   sales: SalesReads
   by: Books.By
   /** Unix ms; `to` is not part of the period. */
@@ -56,7 +56,7 @@ const settledMs = hourMs
 /** Kept figures are read again after this time, ms, in case a change was not reported. */
 const keptMs = hourMs
 
-export type RecentOptions = {
+type RecentOptions = {
   sales: SalesReads
   attempts: ReadOptions['attempts']
   /** Unix ms. */

@@ -2,7 +2,7 @@ import type { RequestCounts, SalesLedger } from '../../db/SalesLedger'
 import { hourMs } from '../protocol/Time'
 
 /** Requests of a route since the start; the hot path only adds to these numbers. */
-export type Count = {
+type Count = {
   /** All answers 402. */
   sent: number
   /** Answers 402 to requests without a credential. */
@@ -76,14 +76,14 @@ const waitMs = 5_000
 /** Hours are kept for this time (ms), which bounds the table. */
 const keptMs = 400 * 24 * hourMs
 
-export type Hours = {
+type Hours = {
   /** Writes what was counted since the last time. Never rejects. */
   flush(): Promise<void>
   /** Writes the rest and ends the timer. */
   stop(): Promise<void>
 }
 
-export type HoursOptions = {
+type HoursOptions = {
   ledger: Pick<SalesLedger, 'addRequests'>
   tally: Tally
   /** Unix ms. */

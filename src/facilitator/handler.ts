@@ -1,4 +1,4 @@
-import type { Address, Hex } from 'viem'
+import type { Hex } from 'viem'
 import type { Config } from '../config/Config'
 import { type Budget, readBody } from '../http/body'
 import { clientOf } from '../http/client'
@@ -14,23 +14,16 @@ import * as Sponsoring from '../protocol/Sponsoring'
 import type { Settlement } from '../settlement/settlement'
 import type { ApprovalSponsor } from '../settlement/sponsorship'
 import * as Policy from './Policy'
-import {
-  createSettler,
-  type SettleCall,
-  type Settled,
-  type Settler,
-  type Settling,
-} from './settle-once'
+import { type SettleCall, type Settled, type Settling, settleOnce } from './settle-once'
 import {
   type CheckedRequest,
   identify,
   open,
   type Unidentified,
-  type VerificationOptions,
   verifyRequest,
 } from './verification'
 
-export type FacilitatorOptions = {
+type FacilitatorOptions = {
   config: Config
   settlement: Settlement
   /** Sends the approves that payers sign; undefined without a sponsor. */
@@ -49,15 +42,6 @@ export type FacilitatorOptions = {
   calls: Counter
   /** False while the process stops: nothing new is started. */
   accepts: () => boolean
-}
-
-export type Facilitator = {
-  /** Answers a request for an operation, of any method; never rejects. */
-  handle(
-    operation: Operation,
-    request: Request,
-    peer: () => string | undefined,
-  ): Response | Promise<Response>
 }
 
 /** The client's key (http/client.ts), and the hash of the API key if the request has one. */
@@ -86,20 +70,8 @@ const common = {
   'X-Content-Type-Options': 'nosniff',
 }
 
-/** The options, with the values that one configuration adds. Built once. */
-type Facilitating = FacilitatorOptions & {
-  verifying: VerificationOptions
-  settler: Settler
-  /** Networks with at least one accepted asset. */
-  accepted: readonly Network.Network[]
-  /** The relayer that `/supported` names next for the scheme `upto`. */
-  facilitatorOf: SupportedOptions['facilitatorOf']
-  /** Network in the answers to requests that name no network. */
-  anyNetwork: string
-  extensions: readonly string[]
-  /** Most calls of one client in a minute. */
-  limits: { verify: number; settle: number }
-}
+/** The options, with the values that one configuration adds. */
+type Facilitating = ReturnType<typeof facilitatingOf>
 
 /** A call of `/verify` or `/settle` that is within its client's limits. */
 type Call = {
@@ -113,10 +85,15 @@ type Call = {
 }
 
 /** The x402 v2 facilitator over HTTP: `/supported`, `/verify`, `/settle`. */
-export function createFacilitator(options: FacilitatorOptions): Facilitator {
+export function createFacilitator(options: FacilitatorOptions) {
   const facilitating = facilitatingOf(options)
   return {
-    handle(operation, request, peer) {
+    /** Answers a request for an operation, of any method; never rejects. */
+    handle(
+      operation: Operation,
+      request: Request,
+      peer: () => string | undefined,
+    ): Response | Promise<Response> {
       const requestId = options.requestId()
       try {
         const answer = route(facilitating, operation, { request, peer, requestId })
@@ -130,27 +107,27 @@ export function createFacilitator(options: FacilitatorOptions): Facilitator {
   }
 }
 
-function facilitatingOf(options: FacilitatorOptions): Facilitating {
-  const { config, settlement, sponsor, relayers, now } = options
+function facilitatingOf(options: FacilitatorOptions) {
+  const { config, sponsor } = options
   const { facilitator, networks } = config
-  const policy = Policy.from(config, [...relayers, ...options.ownAccounts])
-  const verifying: VerificationOptions = { settlement, sponsor, networks, policy, relayers, now }
+  const policy = Policy.from(config, [...options.relayers, ...options.ownAccounts])
   const accepted = networks.filter(({ id }) => policy.assets.has(id))
-  const waitMs = facilitator.settleWaitSeconds * 1000
   return {
     ...options,
-    verifying,
-    settler: createSettler({ ...verifying, settling: options.settling, waitMs }),
+    networks,
+    policy,
+    waitMs: facilitator.settleWaitSeconds * 1000,
+    /** Networks with at least one accepted asset. */
     accepted,
-    // No ceiling is forwarded here, so none is too high.
-    facilitatorOf: createTurns((id) =>
-      policy.takesUpto ? settlement.authorizations.facilitators(id, 0n) : [],
-    ),
+    /** How often `/supported` has named a relayer for the scheme `upto`, by network. */
+    turns: new Map<Network.Id, number>(),
+    /** Network in the answers to requests that name no network. */
     anyNetwork: (accepted[0] ?? networks[0])?.id ?? 'eip155:1',
     extensions: [
       ...(accepted.some(({ asset }) => asset.eip2612) ? [Sponsoring.permitName] : []),
       ...(sponsor === undefined ? [] : [Sponsoring.approvalName]),
     ],
+    /** Most calls of one client in a minute. */
     limits: { verify: facilitator.verifyPerMinute, settle: facilitator.settlePerMinute },
   }
 }
@@ -200,61 +177,60 @@ async function answer(facilitating: Facilitating, call: Call): Promise<Response>
 
 /** Returns the bytes to the budget before anything waits for a chain. */
 async function read(
-  { verifying, budget }: Facilitating,
+  facilitating: Facilitating,
   request: Request,
   caller: Caller,
 ): Promise<CheckedRequest | (Problem.Fault & { network: string | undefined })> {
   assertUnpacked(request.headers)
   const owner = { client: caller.key, isPaid: true }
-  const body = await readBody(request, bodyMaxBytes, budget, owner)
+  const body = await readBody(request, bodyMaxBytes, facilitating.budget, owner)
   let subject: Unidentified
   try {
-    const opened = open(verifying, body.bytes, caller)
+    const opened = open(facilitating, body.bytes, caller)
     if ('code' in opened) return { ...opened, network: Facilitation.networkNamed(body.bytes) }
     subject = opened
   } finally {
     body.release()
   }
-  return identify(verifying, subject)
+  return identify(facilitating, subject)
 }
 
 async function verify(
-  { verifying, calls }: Facilitating,
+  facilitating: Facilitating,
   subject: CheckedRequest,
   headers: Record<string, string>,
 ): Promise<Response> {
-  const verification = await verifyRequest(verifying, subject)
-  if (verification.kind !== 'unavailable') count(calls, 'verify', verification.kind)
+  const verification = await verifyRequest(facilitating, subject)
+  if (verification.kind === 'unavailable') throw notReady(verification)
+  count(facilitating, 'verify', verification.kind)
   const { payer } = subject.request
-  switch (verification.kind) {
-    case 'good':
-      return Response.json({ isValid: true, payer }, { headers })
-    case 'bad': {
-      const { reason, detail } = verification
-      const verdict = { isValid: false, invalidReason: reason, invalidMessage: detail, payer }
-      return Response.json(verdict, { headers })
-    }
-    case 'unavailable':
-      throw notReady(verification)
-  }
+  if (verification.kind === 'good') return Response.json({ isValid: true, payer }, { headers })
+  const { reason, detail } = verification
+  const verdict = { isValid: false, invalidReason: reason, invalidMessage: detail, payer }
+  return Response.json(verdict, { headers })
 }
 
 async function settle(
-  { settler, calls, log }: Facilitating,
+  facilitating: Facilitating,
   call: SettleCall,
   headers: Record<string, string>,
 ): Promise<Response> {
   const { subject, requestId } = call
-  const settled = await settler.settle(call)
+  const settled = await settleOnce(facilitating, call)
   if (settled.kind === 'unavailable') throw notReady(settled)
   if (settled.kind === 'conflict') throw conflict(settled.detail, subject)
-  count(calls, 'settle', settled.kind)
+  count(facilitating, 'settle', settled.kind)
   if ('isReplay' in settled && settled.isReplay) headers['Idempotency-Replayed'] = 'true'
-  log('facilitator-settle', { requestId, ...summaryOf(settled), network: subject.network.id })
+  const summary = { requestId, ...summaryOf(settled), network: subject.network.id }
+  facilitating.log('facilitator-settle', summary)
   return Response.json(toJson(settled, subject), { headers })
 }
 
-function count(calls: Counter, operation: Operation, answered: string): void {
+function count(
+  { calls }: Pick<Facilitating, 'calls'>,
+  operation: Operation,
+  answered: string,
+): void {
   calls.inc({ operation, answer: answered })
 }
 
@@ -268,28 +244,52 @@ function authorize(apiKeyHashes: readonly Hex[], headers: Headers): Hex | undefi
   })
 }
 
+/**
+ * What is settled here now, in the order of the configuration. A network that cannot settle is
+ * omitted, so that no server offers a payment that would fail. Specification 2.5.
+ */
 function answerSupported(facilitating: Facilitating): Response {
-  const { settlement, accepted, relayers: signers, extensions, facilitatorOf } = facilitating
-  const isReady = (network: Network.Id) =>
-    facilitating.accepts() &&
-    settlement.isReady(network) &&
-    settlement.hasBudget(network, 'facilitator')
-  const body = JSON.stringify(supported(accepted, { isReady, facilitatorOf, signers, extensions }))
+  const { settlement, relayers, extensions } = facilitating
+  const ready = facilitating.accepted.filter(
+    ({ id }) =>
+      facilitating.accepts() && settlement.isReady(id) && settlement.hasBudget(id, 'facilitator'),
+  )
+  const x402Version = 2
+  const exact = ready.map(({ id: network }) => ({ x402Version, scheme: 'exact', network }))
+  const upto = ready.flatMap(({ id: network }) => {
+    // The only account that may settle; the payer signs it.
+    const facilitatorAddress = nextRelayer(facilitating, network)
+    if (facilitatorAddress === undefined) return []
+    return { x402Version, scheme: 'upto', network, extra: { facilitatorAddress } }
+  })
+  const kinds = [...exact, ...upto]
+  const body = JSON.stringify({ kinds, extensions, signers: { 'eip155:*': relayers } })
   const headers = { ...common, 'Cache-Control': 'public, max-age=5' }
   return new Response(body, { headers })
 }
 
+/** The relayer to name next for `upto`, in turns; undefined where nothing settles it. */
+function nextRelayer({ policy, settlement, turns }: Facilitating, network: Network.Id) {
+  if (!policy.takesUpto) return undefined
+  // No ceiling is forwarded here, so none is too high.
+  const relayers = settlement.authorizations.facilitators(network, 0n)
+  const turn = turns.get(network) ?? 0
+  turns.set(network, turn + 1)
+  return relayers[turn % relayers.length]
+}
+
 function fail(
-  { config, log, calls, anyNetwork }: Facilitating,
+  facilitating: Facilitating,
   error: unknown,
   operation: Operation,
   requestId: string,
 ): Response {
+  const { config, log, anyNetwork } = facilitating
   const known = error instanceof Problem.ProblemError
   if (!known) log.child({ requestId })('request-failed', { error })
   const problem = known ? error : unknownError(error, requestId)
   const { code, detail } = problem
-  count(calls, operation, code)
+  count(facilitating, operation, code)
   // The request is at fault. Client libraries read the result beside the problem.
   const isVerdict = code === 'bad-request' || code === 'body-too-large'
   const shown =
@@ -311,64 +311,10 @@ function idempotencyKeyOf(headers: Headers): string | undefined {
   throw Problem.of('bad-request', detail)
 }
 
-export type Supported = {
-  kinds: readonly Kind[]
-  extensions: readonly string[]
-  /** Relayers by CAIP-2 pattern. */
-  signers: Readonly<Record<string, readonly Address[]>>
-}
-
-type Kind = { x402Version: 2; network: string } & (
-  | { scheme: 'exact' }
-  /** The only account that may settle; the payer signs it. */
-  | { scheme: 'upto'; extra: { facilitatorAddress: Address } }
-)
-
-export type SupportedOptions = {
-  isReady: (network: Network.Id) => boolean
-  /** The relayer to name next for `upto`; undefined where nothing settles it. */
-  facilitatorOf: (network: Network.Id) => Address | undefined
-  signers: readonly Address[]
-  extensions: readonly string[]
-}
-
-/**
- * What is settled here now, in the order of the configuration. A network that cannot settle is
- * omitted, so that no server offers a payment that would fail. Specification 2.5.
- */
-export function supported(
-  networks: readonly Network.Network[],
-  { isReady, facilitatorOf, signers, extensions }: SupportedOptions,
-): Supported {
-  const ready = networks.filter(({ id }) => isReady(id))
-  const exact = ready.map(({ id }): Kind => ({ x402Version: 2, scheme: 'exact', network: id }))
-  const upto = ready.flatMap(({ id }): Kind[] => {
-    const facilitatorAddress = facilitatorOf(id)
-    if (facilitatorAddress === undefined) return []
-    return [{ x402Version: 2, scheme: 'upto', network: id, extra: { facilitatorAddress } }]
-  })
-  return { kinds: [...exact, ...upto], extensions, signers: { 'eip155:*': signers } }
-}
-
-/** Lets the relayers of each network take turns. */
-export function createTurns(
-  relayersOf: (network: Network.Id) => readonly Address[],
-): SupportedOptions['facilitatorOf'] {
-  const turns = new Map<Network.Id, number>()
-  return (network) => {
-    const relayers = relayersOf(network)
-    const turn = turns.get(network) ?? 0
-    turns.set(network, turn + 1)
-    return relayers[turn % relayers.length]
-  }
-}
-
-/** Answers of the facilitator, as JSON and as problems. */
-
 export type Operation = 'supported' | Facilitation.Operation
 
 /** A 400 with both the JSON of the operation and a problem. A settlement has a CAIP-2 network. */
-export function malformed(
+function malformed(
   operation: Operation,
   { code, detail }: Problem.Fault,
   network: string,
@@ -381,7 +327,7 @@ export function malformed(
   return Problem.of(kind, detail, { members: { ...verdict, reason: code } })
 }
 
-export function conflict(detail: string, { request }: CheckedRequest): Problem.ProblemError {
+function conflict(detail: string, { request }: CheckedRequest): Problem.ProblemError {
   const { payer, requirements } = request
   const members = {
     ...{ success: false, errorReason: 'idempotency_conflict', errorMessage: detail },
@@ -394,17 +340,14 @@ export function conflict(detail: string, { request }: CheckedRequest): Problem.P
  * The network cannot settle now. The answer has no `isValid` and no `success`, which clients would
  * read as a result.
  */
-export function notReady(state: {
-  detail: string
-  retryAfterSeconds: number
-}): Problem.ProblemError {
+function notReady(state: { detail: string; retryAfterSeconds: number }): Problem.ProblemError {
   const headers = { 'Retry-After': String(state.retryAfterSeconds) }
   return Problem.of('not-ready', state.detail, { headers })
 }
 
 type Answered = Exclude<Settled, { kind: 'unavailable' | 'conflict' }>
 
-export function toJson(settled: Answered, { request, network }: CheckedRequest): object {
+function toJson(settled: Answered, { request, network }: CheckedRequest): object {
   const { payer } = request
   switch (settled.kind) {
     case 'success': {
@@ -429,7 +372,7 @@ export function toJson(settled: Answered, { request, network }: CheckedRequest):
 }
 
 /** Fields for the log: the answer, without the buyer. */
-export function summaryOf(settled: Answered): Record<string, unknown> {
+function summaryOf(settled: Answered): Record<string, unknown> {
   if (settled.kind === 'failed') return { answer: settled.reason }
   if (settled.kind === 'void') return { answer: settled.kind }
   return { answer: settled.kind, payment: settled.payment?.id }

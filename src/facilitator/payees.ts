@@ -17,7 +17,7 @@ export type Payees = {
   begin(payment: PayeePayment): PayeeCount
 }
 
-export type PayeeCount = {
+type PayeeCount = {
   /** Rejects when the database cannot be read; `end` must be called all the same. */
   ready: Promise<void>
   /**
@@ -27,14 +27,14 @@ export type PayeeCount = {
   end(id: string | 'unsent' | undefined): Promise<void>
 }
 
-export type PayeePayment = {
+type PayeePayment = {
   network: Network.Id
   payee: Address
   /** Id of the payment that is sent again. */
   known: string | undefined
 }
 
-export type PayeesOptions = {
+type PayeesOptions = {
   ledger: {
     gas: Pick<Ledger['gas'], 'spentOn'>
     payments: Pick<Ledger['payments'], 'payeeGasSince' | 'payeeGasOf'>

@@ -26,7 +26,7 @@ import {
   verifyOnChain,
 } from './verification'
 
-export type SettleOptions = VerificationOptions & {
+type SettleOptions = VerificationOptions & {
   /** Longest wait, whatever the requirements name, ms. */
   waitMs: number
   settling: Settling
@@ -51,10 +51,6 @@ export function createSettling(payees: Payees, claims: Claims): Settling {
   return { runs: new Map(), keys: new Map(), calls: 0, payees, claims }
 }
 
-export type Settler = {
-  settle(call: SettleCall): Promise<Settled>
-}
-
 type Run = {
   /** Fingerprint of the call that started it. */
   form: string
@@ -70,13 +66,13 @@ type RunEnd = { outcome: Outcome } | { answer: Settled }
  * claims and the keys of the checkout, but not the checkout itself, because there is no product, no
  * credential of ours and no delivery, and concurrent identical calls get one answer.
  */
-export function createSettler(options: SettleOptions): Settler {
+export async function settleOnce(options: SettleOptions, call: SettleCall): Promise<Settled> {
   const { settling } = options
-  return {
-    settle(call) {
-      settling.calls++
-      return settle(options, call).finally(() => settling.calls--)
-    },
+  settling.calls++
+  try {
+    return await settle(options, call)
+  } finally {
+    settling.calls--
   }
 }
 
@@ -321,7 +317,7 @@ function formOf({ request, keyHash }: CheckedRequest): string {
 }
 
 /** Sends the money once, or continues what was stored of it. */
-export async function send(
+async function send(
   options: VerificationOptions,
   call: SettleCall,
   waitMs: number,
@@ -345,7 +341,7 @@ export async function send(
 }
 
 /** What a settlement pays for. */
-export function purposeOf({ subject, idempotencyKey }: SettleCall): Purpose {
+function purposeOf({ subject, idempotencyKey }: SettleCall): Purpose {
   const { request, keyHash } = subject
   return {
     product: 'facilitator',
@@ -384,7 +380,7 @@ export type SettleCall = {
 }
 
 /** Turns an outcome into an answer. No other function does. */
-export async function finish(
+async function finish(
   settlement: Settlement,
   call: SettleCall,
   outcome: Outcome,
@@ -457,12 +453,12 @@ async function handOver(
   return spent(subject, payment)
 }
 
-export const otherMoney: Settled = {
+const otherMoney: Settled = {
   kind: 'conflict',
   detail: 'Idempotency-Key was used for another authorization: use another key.',
 }
 
-export const overShare: Settled = {
+const overShare: Settled = {
   kind: 'unavailable',
   detail:
     'The gas that one payee may have of the budget of today is spent; it starts again at 0:00 UTC.',
@@ -473,16 +469,16 @@ export const overShare: Settled = {
  * A refused call sends nothing, so its `transaction` is empty: x402 specification 2, section 5.3.2. The
  * message names the transaction of the call before, for a server that lost its success.
  */
-export function spent({ transfer }: CheckedRequest, payment: Payment | undefined): Settled {
+function spent({ transfer }: CheckedRequest, payment: Payment | undefined): Settled {
   const { reason, detail } = used(transfer)
   if (payment === undefined) return failed(reason, detail)
   return failed(reason, `${detail} The first call sent it in ${payment.transaction}.`)
 }
 
-export function notSigned(subject: CheckedRequest): Settled {
+function notSigned(subject: CheckedRequest): Settled {
   return failed(Refusals.signatureReason(subject.transfer), expectedSigner(subject))
 }
 
-export function failed(reason: string, detail: string, transaction: Hex | '' = ''): Settled {
+function failed(reason: string, detail: string, transaction: Hex | '' = ''): Settled {
   return { kind: 'failed', reason, detail, transaction }
 }

@@ -52,7 +52,7 @@ export type CheckedRequest = {
 /** A request before its payment was looked up. */
 export type Unidentified = Omit<CheckedRequest, 'known' | 'authorized'>
 
-export type Verification =
+type Verification =
   | { kind: 'good' }
   | { kind: 'bad'; reason: string; detail: string }
   | { kind: 'unavailable'; detail: string; retryAfterSeconds: number }

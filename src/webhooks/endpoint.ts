@@ -6,7 +6,7 @@ import type { Meter } from '../settlement/state/metrics'
 import type { Answer, Post } from './post'
 
 /** Messages of one endpoint that are sent at once. */
-export const concurrencyMax = 16
+const concurrencyMax = 16
 /** Pause after a result that could not be written, so that the message is not sent in a loop, ms. */
 const unwrittenMs = 5_000
 
@@ -196,7 +196,7 @@ async function disable(
 }
 
 /** The name of an endpoint in log lines, without its path. */
-export function nameOf({ config }: Pick<Endpoint, 'config'>) {
+function nameOf({ config }: Pick<Endpoint, 'config'>) {
   return { endpoint: config.id, origin: config.url.origin }
 }
 
@@ -209,14 +209,14 @@ const longestMs = 2 * 3_600_000
 const retryAfterMaxMs = 3_600_000
 
 /** Wait after so many attempts, at least one, ms: 5 s, 15 s, .., 2 h. `random`: 0 to 1. */
-export function delayMs(attempts: number, random: number): number {
+function delayMs(attempts: number, random: number): number {
   const wait = Math.min(longestMs, firstMs * growth ** (attempts - 1))
   // Spreads the messages of one failure over time.
   return Math.round(wait * (0.75 + random / 2))
 }
 
 /** The time that Retry-After asks for, seconds or a date, at most an hour; 0 without one. */
-export function retryAfterMs(header: string | null, now: number): number {
+function retryAfterMs(header: string | null, now: number): number {
   if (header === null) return 0
   const text = header.trim()
   const ms = /^\d{1,9}$/.test(text) ? Number(text) * 1_000 : Date.parse(text) - now
@@ -224,19 +224,19 @@ export function retryAfterMs(header: string | null, now: number): number {
 }
 
 /** Failures in a row after which an endpoint counts as failing. */
-export const failuresMax = 5
+const failuresMax = 5
 const pauseMaxMs = 5 * 60_000
 
 /** Wait of a failing endpoint before one message tries it again, ms; 0 while it is not failing. */
-export function pauseMs(failures: number, random: number): number {
+function pauseMs(failures: number, random: number): number {
   if (failures < failuresMax) return 0
   return Math.min(pauseMaxMs, delayMs(failures - failuresMax + 1, random))
 }
 
 /** `retried`: an attempt that another one follows. All others end a message. */
-export type Result = 'delivered' | 'retried' | 'gone' | SweepReason
+type Result = 'delivered' | 'retried' | 'gone' | SweepReason
 
-export type Metrics = { ended(result: Result, by?: number): void }
+type Metrics = { ended(result: Result, by?: number): void }
 
 /** `waiting`: messages by endpoint. */
 export function createMetrics(

@@ -24,7 +24,7 @@ export type WebhooksOptions = {
   posting?: Omit<PostOptions, 'now'> | undefined
 }
 
-export type Webhooks = {
+type Webhooks = {
   /** Sends to these endpoints from now on. */
   apply(endpoints: readonly Webhook[]): void
   /** Reports what fails and recovers. Call it when each network was checked once. */
@@ -113,7 +113,7 @@ export type SenderOptions = Omit<SendingOptions, 'onGone'> & {
 }
 
 /** Sends the messages of the outbox. */
-export type Sender = {
+type Sender = {
   /** Sends to these endpoints from now on. One that answered 410 is tried again. */
   apply(wanted: readonly Webhook[]): void
   /** Begins to send, first what an earlier process left. */
