@@ -1,4 +1,4 @@
-import { Elysia, ValidationError } from 'elysia'
+import { Elysia } from 'elysia'
 import { storageCode } from '../../db/fault'
 import type { Log } from '../log'
 import * as Problem from '../protocol/Problem'
@@ -40,7 +40,7 @@ export const shortCorsHeaders = {
   'Access-Control-Expose-Headers': '*, WWW-Authenticate, PAYMENT-REQUIRED, PAYMENT-RESPONSE',
 } as const
 
-export type Context = { baseUrl: string; requestId: string }
+type Context = { baseUrl: string; requestId: string }
 
 /**
  * The RFC 9457 answer of a problem: never cached, readable by any origin, with the request's id.
@@ -75,7 +75,7 @@ function unrecordable(cause: unknown): Problem.ProblemError {
   return Problem.of('not-ready', detail, { cause, headers: { 'Retry-After': '5' } })
 }
 
-export type Options = {
+export type ErrorOptions = {
   baseUrl: string
   log: Log
   /** Returns the id of a request, the same one at every call. */
@@ -83,20 +83,18 @@ export type Options = {
 }
 
 /**
- * Answers a problem for every error that a route throws or returns. Without it Elysia sends the
- * message of any error to the client, in production too. It covers the routes that are added after
- * it, and paths without a route.
+ * Answers a problem for paths without a route, and for every error that a route throws which is added
+ * after it. Without it Elysia sends the message of any error to the client, in production too.
  */
-export function errors(options: Options) {
-  const answer = answerOf(options)
-  return (
-    new Elysia({ name: 'errors' })
-      .onError({ as: 'global' }, ({ error, code, request }) => answer(error, code, request))
-      // A handler may also return an error, which Elysia would print.
-      .mapResponse({ as: 'global' }, ({ responseValue, request }) =>
-        responseValue instanceof Error ? answer(responseValue, 'UNKNOWN', request) : undefined,
-      )
+export function errors(options: ErrorOptions) {
+  return new Elysia({ name: 'errors' }).onError({ as: 'global' }, ({ error, code, request }) =>
+    answer(options, code === 'NOT_FOUND' ? noRoute() : error, request),
   )
+}
+
+function noRoute(): Problem.ProblemError {
+  const detail = 'There is nothing at this path; /openapi.json lists what is sold.'
+  return Problem.of('not-found', detail)
 }
 
 type Answer = Response | Promise<Response>
@@ -105,10 +103,11 @@ type Answer = Response | Promise<Response>
  * Does the same for one route. The hooks of `errors` cost Elysia 0.2 ms for each route at the
  * start.
  */
-export function answersErrors(options: Options): (request: Request, run: () => Answer) => Answer {
-  const answer = answerOf(options)
+export function answersErrors(
+  options: ErrorOptions,
+): (request: Request, run: () => Answer) => Answer {
   return (request, run) => {
-    const failed = (error: unknown) => answer(error, 'UNKNOWN', request)
+    const failed = (error: unknown) => answer(options, error, request)
     // Elysia would print an error that a handler returns.
     const checked = (given: unknown) => (given instanceof Response ? given : failed(given))
     try {
@@ -120,47 +119,11 @@ export function answersErrors(options: Options): (request: Request, run: () => A
   }
 }
 
-function answerOf(options: Options) {
-  return (error: unknown, code: unknown, request: Request): Response => {
-    const requestId = options.requestId(request)
-    const problem = problemOf(error, code, requestId)
-    if (problem.code === 'internal-error' || storageCode(error) !== undefined) {
-      options.log.child({ requestId })('request-failed', { error: problem.cause ?? problem })
-    }
-    return toResponse(problem, { baseUrl: options.baseUrl, requestId })
+function answer(options: ErrorOptions, error: unknown, request: Request): Response {
+  const requestId = options.requestId(request)
+  const problem = error instanceof Problem.ProblemError ? error : unknownError(error, requestId)
+  if (problem.code === 'internal-error' || storageCode(error) !== undefined) {
+    options.log.child({ requestId })('request-failed', { error: problem.cause ?? problem })
   }
-}
-
-function problemOf(error: unknown, code: unknown, requestId: string): Problem.ProblemError {
-  if (error instanceof Problem.ProblemError) return error
-  if (error instanceof ValidationError) return ofValidation(error, requestId)
-  switch (code) {
-    case 'NOT_FOUND':
-      return Problem.of(
-        'not-found',
-        'There is nothing at this path; /openapi.json lists what is sold.',
-      )
-    case 'PARSE':
-      return Problem.of(
-        'bad-request',
-        'The body is not what its content type says: correct one of them.',
-      )
-    case 'INVALID_COOKIE_SIGNATURE':
-    case 'INVALID_FILE_TYPE':
-      return Problem.of('bad-request', 'The request is malformed: correct its headers.')
-    default:
-      return unknownError(error, requestId)
-  }
-}
-
-function ofValidation(error: ValidationError, requestId: string): Problem.ProblemError {
-  if (error.type === 'response') return unknownError(error, requestId)
-  const invalidParams = error.all.slice(0, 20).map((fault) => ({
-    name: 'path' in fault ? fault.path.replace(/^\//, '') : '',
-    in: error.type,
-    // TypeBox's message names the expected type and never repeats the value.
-    reason: 'message' in fault ? fault.message : 'is invalid',
-  }))
-  const names = invalidParams.map((param) => param.name || param.in).join(', ')
-  return Problem.of('invalid-parameter', `Invalid: ${names}.`, { members: { invalidParams } })
+  return toResponse(problem, { baseUrl: options.baseUrl, requestId })
 }

@@ -32,17 +32,13 @@ export function withDeliveries(settlement: Settlement, registry: Registry): Sett
       return settlement.beginDelivery(id, counted)
     },
     async endDelivery(id, given) {
-      if (typeof given !== 'function') {
-        await settlement.endDelivery(id, given)
-        count.inc({ outcome: outcomeOf(given) })
-        return
-      }
-      // The callback decides at the write, so the result is available after it.
-      let result: Delivered | undefined
-      await settlement.endDelivery(id, () => {
-        result = given()
+      // A callback decides at the write, so the result is available after it.
+      let result = typeof given === 'function' ? undefined : given
+      const decide = () => {
+        result = typeof given === 'function' ? given() : given
         return result
-      })
+      }
+      await settlement.endDelivery(id, result ?? decide)
       if (result !== undefined) count.inc({ outcome: outcomeOf(result) })
     },
   }

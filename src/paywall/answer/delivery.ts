@@ -153,6 +153,8 @@ export function createDeliveries(options: DeliveryOptions) {
       // It may have been written since the payment was read.
       return (await settlement.findById(id))?.answered === true
     },
+    /** The response of a whole answer. */
+    respond,
     /** Watches how fast buyers read a stream. */
     watch: rates.watch,
     /** See `createPulse`. */
@@ -289,7 +291,7 @@ function answer(
 }
 
 /** The response of a whole answer; HEAD and some statuses have no body. */
-export function respond(
+function respond(
   { method }: Pick<DeliveryRequest, 'method'>,
   { status, headers, body }: Answer,
 ): Response {

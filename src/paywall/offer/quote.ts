@@ -1,25 +1,36 @@
 import type { Address } from 'viem'
 import type { Tally } from '../../books/tally'
+import { shortCorsHeaders } from '../../http/problem'
 import * as Challenge from '../../protocol/Challenge'
+import * as HeaderBudget from '../../protocol/HeaderBudget'
 import type * as Network from '../../protocol/Network'
-import type { Offer } from '../../protocol/Offer'
+import * as Offer from '../../protocol/Offer'
 import * as Problem from '../../protocol/Problem'
+import * as Sponsoring from '../../protocol/Sponsoring'
+import * as X402 from '../../protocol/X402'
 import type { Sale } from '../../settlement/state/availability'
 import * as Denial from '../Denial'
-import {
-  type CompiledOffers,
-  type CompileOptions,
-  compile,
-  keptMs,
-  type Page,
-  pageFor,
-  refusedPage,
-  toBody,
-  validForSeconds,
-} from './compile'
 import type { Item } from './Item'
 
-export type QuoterOptions = CompileOptions & {
+/** Seconds that MPP challenges and x402 offers are valid (specification 8). */
+const validForSeconds = 300
+
+/** Signed offers are made again after this time (ms), because a reload honours them only so long. */
+const keptMs = 60_000
+
+/** Characters of a salt: a multiple of three, so that its base64 can be concatenated. */
+const saltLength = 15
+
+export type QuoterOptions = {
+  /** Host name of base_url, the MPP realm. */
+  realm: string
+  /** The first secret signs. */
+  challengeSecrets: readonly Uint8Array[]
+  receiptKey: Uint8Array
+  /** This service sends approves that payers signed. */
+  takesApprovals: boolean
+  /** Where holders of the asset get gas for an approve, and on which networks. */
+  gasSponsor: { url: string; networks: readonly Network.Id[] }
   /**
    * Why a network is not offered for a price now, as the end of a sentence; undefined when it is.
    */
@@ -121,7 +132,7 @@ function facilitatorsOf({ offers }: Item, { facilitators }: QuoterOptions): stri
 
 /** Names one relayer after the other, so that each has its part of the settlements. */
 function inTurn({ facilitators }: QuoterOptions, turn: number) {
-  return ({ network, amountAtomic }: Offer): Address | undefined => {
+  return ({ network, amountAtomic }: Offer.Offer): Address | undefined => {
     const all = facilitators(network.id, amountAtomic)
     return all[turn % all.length]
   }
@@ -178,7 +189,7 @@ function readiness(item: Item, options: Pick<QuoterOptions, 'whyNot'>, at: numbe
 
 function whyNot(
   item: Item,
-  { network, amountAtomic }: Offer,
+  { network, amountAtomic }: Offer.Offer,
   options: Pick<QuoterOptions, 'whyNot'>,
   at: number,
 ): string | undefined {
@@ -243,4 +254,253 @@ function expiresSource(): (now: number) => string {
     }
     return text
   }
+}
+
+/** All parts of a 402 that stay the same for a minute. */
+type CompiledOffers = ReturnType<typeof compile>
+
+/** Parts that do not depend on the URL. */
+type Plan = {
+  challenges: Challenge.Compiled
+  /** Whether the body contains what the header omits. */
+  isShort: boolean
+  /** JSON of `PAYMENT-REQUIRED` before the URL, between URL and salt, and after the salt. */
+  json: readonly [before: string, between: string, after: string]
+}
+
+/** The parts of a 402 that depend on the URL and on whether there is a digest. */
+type Page = {
+  url: string
+  asksDigest: boolean
+  challenges: Challenge.Compiled
+  hasDigest: boolean
+  /** Whether a challenge is shortened or missing in the header, so that the body contains it. */
+  isShort: boolean
+  /** Base64 of `PAYMENT-REQUIRED` before and after the salt. */
+  header: readonly [before: string, after: string]
+  /** JSON of the body up to its closing brace. */
+  open: string
+  /** The whole body for a request without a body, after the first such request. */
+  bodiless: string | undefined
+  /** Headers that all answers copy; each answer overwrites the values that must be fresh. */
+  headers: Headers
+}
+
+type Compiling = {
+  /** Unix ms. Items expire at different times, because renewing all at once would block answers. */
+  madeAt: number
+  /** One bit per offer that can settle. */
+  ready: number
+  /** Relayers that may be named for each offer of the scheme `upto`, as one text. */
+  facilitators: string
+  /** The relayer that an offer of the scheme `upto` names; undefined: there is none. */
+  facilitatorOf: (offer: Offer.Offer) => Address | undefined
+}
+
+/** `secret` signs the challenges. Throws when no offer is ready. */
+function compile(
+  item: Item,
+  { ready, madeAt, facilitators, facilitatorOf }: Compiling,
+  secret: Uint8Array,
+  options: QuoterOptions,
+) {
+  const offers = item.offers.filter((_, i) => (ready & (1 << i)) !== 0)
+  const accepts = X402.accepts(offers, facilitatorOf)
+  const validUntil = Math.floor(madeAt / 1000) + validForSeconds + keptMs / 1000
+  const signed = accepts.map((requirements) =>
+    Offer.sign({ resourceUrl: item.resource.url, requirements, validUntil }, options.receiptKey),
+  )
+  const more = [...item.extensions, ...Sponsoring.declarations(offers, options.takesApprovals)]
+  const salt = 's'.repeat(saltLength)
+  const required = X402.paymentRequired({
+    resource: item.resource,
+    accepts,
+    extensions: X402.extensions({ offers: signed, method: item.method, salt, more }),
+    error: 'Payment required',
+  })
+  // mppx pays the first challenge, and only by EIP-3009: put EIP-3009 challenges first.
+  const mppOffers = [true, false].flatMap((isAuthorized) =>
+    item.mppOffers.filter(
+      (offer) =>
+        offers.includes(offer) && offer.network.asset.transfer.includes('eip3009') === isAuthorized,
+    ),
+  )
+  const challengesOf = compileChallenges(mppOffers, item.id, secret, options.realm)
+  const testnets = offers.filter(({ network }) => network.testnet).map(({ network }) => network.id)
+  const isSponsored = offers.some(({ network }) => options.gasSponsor.networks.includes(network.id))
+  /** Members that only the body has. */
+  const beside: { gasSponsor?: string } = isSponsored ? { gasSponsor: options.gasSponsor.url } : {}
+  return {
+    madeAt,
+    ready,
+    facilitators,
+    challengesOf,
+    /** Whether some asset is accepted by EIP-3009 or Permit2. */
+    hasBoth: mppOffers.some(({ network }) => network.asset.transfer.length > 1),
+    /** The x402 payload, with an example salt. */
+    required,
+    beside,
+    budget: HeaderBudget.compile({
+      full: required,
+      more,
+      signed,
+      isTestnet: (network) => testnets.some((id) => id === network),
+      challenges: mppOffers.length,
+      challengeBytes: (detail, count) =>
+        Challenge.issue(challengesOf(detail, count), { expires: anyExpiry, salt: btoa(salt) })
+          .length,
+      besideBytes: besideBytes + (item.besideBytes ?? 0),
+    }),
+    /** The plans by `HeaderBudget.Choice.key`. */
+    plans: new Map<number, Plan>(),
+    /**
+     * JSON of the body before and after the URL. Without a salt, so that answers share the string.
+     */
+    body: cutUrl(JSON.stringify({ ...paymentRequired, ...toBody(required), ...beside }), required),
+    /** The newest page; routes without parameters have only one. */
+    page: undefined as Page | undefined,
+  }
+}
+
+const anyExpiry = '2026-01-01T00:00:00Z'
+
+/** Challenges of the first offers, up to a count, compiled on first use. */
+function compileChallenges(
+  offers: Item['mppOffers'],
+  routeId: string,
+  secret: Uint8Array,
+  realm: string,
+) {
+  const made = new Map<Challenge.Detail, Challenge.Compiled>()
+  return (detail: Challenge.Detail, count = offers.length): Challenge.Compiled => {
+    const all = made.get(detail) ?? Challenge.compile({ realm, offers, routeId, secret, detail })
+    made.set(detail, all)
+    return count === offers.length ? all : { ...all, terms: all.terms.slice(0, count) }
+  }
+}
+
+/** The page for a URL, which is ASCII. */
+function pageFor(compiled: CompiledOffers, url: string, asksDigest: boolean): Page {
+  const { page, budget, plans } = compiled
+  if (page !== undefined && page.url === url && page.asksDigest === asksDigest) return page
+  const { error } = compiled.required
+  const ask = { url, hasDigest: asksDigest, error, moreBytes: 0, isX402: false }
+  const choice = HeaderBudget.choose(budget, ask)
+  const plan = plans.get(choice.key) ?? planOf(compiled, choice, error)
+  plans.set(choice.key, plan)
+  compiled.page = pageOf(compiled, plan, choice, ask)
+  return compiled.page
+}
+
+/** The page for a refused credential. It is not cached, because it differs each time. */
+function refusedPage(compiled: CompiledOffers, ask: HeaderBudget.Ask): Page {
+  const choice = HeaderBudget.choose(compiled.budget, ask)
+  return pageOf(compiled, planOf(compiled, choice, ask.error), choice, ask)
+}
+
+function planOf(compiled: CompiledOffers, choice: HeaderBudget.Choice, error: string): Plan {
+  const { required, budget } = compiled
+  const head = HeaderBudget.headOf(budget, choice)
+  const { url } = required.resource
+  const payload = X402.paymentRequired({
+    resource: head.isDescribed ? required.resource : { url },
+    accepts: head.accepts,
+    extensions: head.extensions,
+    error,
+  })
+  const isBare = head.detail === 'bare' && compiled.hasBoth
+  return {
+    challenges: compiled.challengesOf(head.detail, head.challenges),
+    isShort: isBare || head.challenges < compiled.challengesOf('bare').terms.length,
+    json: cut(JSON.stringify(payload), required),
+  }
+}
+
+function pageOf(
+  compiled: CompiledOffers,
+  plan: Plan,
+  choice: HeaderBudget.Choice,
+  { url, hasDigest: asksDigest }: HeaderBudget.Ask,
+): Page {
+  const { hasDigest } = choice
+  const { challenges, json } = plan
+  const quoted = JSON.stringify(choice.url)
+  // Groups of three bytes can be encoded separately, and JSON ignores the padding spaces.
+  const before = aligned(json[0]) + aligned(quoted) + aligned(json[1].slice(0, -1), 1)
+  const body = compiled.body[0] + JSON.stringify(url) + compiled.body[1]
+  return {
+    url,
+    asksDigest,
+    challenges,
+    hasDigest,
+    isShort: plan.isShort || hasDigest !== asksDigest,
+    header: [base64(`${before}"`), base64(json[2])],
+    open: body.slice(0, -1),
+    bodiless: undefined,
+    headers: new Headers(commonHeaders),
+  }
+}
+
+/**
+ * The complete payload for bodies, without the salt. With a salt no two answers could share a body,
+ * and x402 clients read the header.
+ */
+function toBody(required: X402.PaymentRequired, url = required.resource.url): X402.PaymentRequired {
+  const { resource, extensions } = required
+  return { ...required, resource: { ...resource, url }, extensions: X402.unsalted(extensions) }
+}
+
+/** Pads with spaces to whole groups of base64; `room` reserves that many characters after it. */
+function aligned(text: string, room = 0): string {
+  const bytes = Buffer.byteLength(text) + room
+  return text + '  '.slice(0, (3 - (bytes % 3)) % 3)
+}
+
+function base64(text: string): string {
+  return Buffer.from(text).toString('base64')
+}
+
+/** JSON text without the URL of its resource. */
+function cutUrl(json: string, { resource }: X402.PaymentRequired): readonly [string, string] {
+  const opening = '"resource":{"url":'
+  const at = json.indexOf(opening) + opening.length
+  return [json.slice(0, at), json.slice(at + JSON.stringify(resource.url).length)]
+}
+
+/** Cuts at the URL and at the salt, which comes last. */
+function cut(json: string, required: X402.PaymentRequired): Plan['json'] {
+  const [before, rest] = cutUrl(json, required)
+  const key = '"salt":"'
+  const at = rest.lastIndexOf(key) + key.length
+  return [before, rest.slice(0, at), rest.slice(at + saltLength)]
+}
+
+const commonHeaders = {
+  ...shortCorsHeaders,
+  'cache-control': 'no-store',
+  'content-type': 'application/problem+json',
+}
+
+/**
+ * Headers that the server writes itself, and the names of headers whose values the header budget
+ * counts.
+ */
+const besideBytes = [
+  'HTTP/1.1 402 Payment Required',
+  'Connection: keep-alive',
+  'Date: Thu, 01 Jan 2026 00:00:00 GMT',
+  'Content-Length: 123456',
+  `X-Request-Id: ${'i'.repeat(20)}`,
+  ...Object.entries(commonHeaders).map(([name, value]) => `${name}: ${value}`),
+  'www-authenticate: ',
+  'payment-required: ',
+  '',
+].reduce((bytes, line) => bytes + line.length + '\r\n'.length, 0)
+
+const paymentRequired = {
+  type: `${Problem.mppBase}/payment-required`,
+  title: 'Payment Required',
+  status: 402,
+  detail: 'Pay with one of the offers, then send the same request again with the credential.',
+  code: 'payment-required',
 }

@@ -12,7 +12,6 @@ import {
   type Fulfilled,
   keepAnswer,
   type Made,
-  respond,
   saleOf,
 } from '../answer/delivery'
 import { type Buffered, type Buffering, createBuffer } from '../answer/memory-limit'
@@ -280,7 +279,11 @@ async function settleWhole(
     // The delivery has the line of the sale.
     const line = { requestId, payment: charged.id, amountAtomic, reason }
     log('charge', line, () => (isPaid ? '' : undefined))
-    if (charged.state === 'void') return free(charged, made, buffered.bytes, { request, release })
+    if (charged.state === 'void') {
+      headers.set('payment-response', freeOf(charged))
+      release()
+      return deliveries.respond(request, { status, headers, body: buffered.bytes })
+    }
     const outcome = await authorizations.settleCharge(charged, {
       waitMs: settleWaitMs(),
       requestId,
@@ -364,23 +367,9 @@ function isLost({ amountAtomic, by }: Cost): boolean {
   return amountAtomic === 0n && (by === 'failed' || by === 'missing')
 }
 
-/** An answer that costs nothing. */
-function free(
-  { transfer: { network, payer } }: Authorization,
-  { status, headers }: Made,
-  body: Uint8Array,
-  { request, release }: Pick<Delivery, 'request' | 'release'>,
-): Response {
-  const response = Receipt.x402({
-    success: true,
-    transaction: '',
-    network,
-    payer,
-    amount: '0',
-  })
-  headers.set('payment-response', response)
-  release()
-  return respond(request, { status, headers, body })
+/** `PAYMENT-RESPONSE` of an answer that costs nothing. */
+function freeOf({ transfer: { network, payer } }: Authorization): string {
+  return Receipt.x402({ success: true, transaction: '', network, payer, amount: '0' })
 }
 
 /** Passes a stream on, and settles its charge at its end. `token` shows its receipt. */
