@@ -1,10 +1,10 @@
 import { type Certificates, createCertificates } from '../acme/certificates'
-import { type HttpPort, listenHttp } from '../acme/http-port'
+import { listenHttp } from '../acme/http-port'
 import type { Challenges } from '../acme/order'
 import { codeOf } from '../config/env'
 import { hostOf } from '../http/url'
 import type { Base } from './base'
-import { type Listener, type ListenOptions, listenOn } from './listen'
+import { assertFree, type Listener, type ListenOptions, listenOn } from './listen'
 import type { HttpsOptions } from './options'
 
 /** The address of a port cannot be used. The message says what to do. */
@@ -24,7 +24,7 @@ export function listenHttps(
   common: Omit<ListenOptions, 'hostname' | 'port'>,
 ): { listener: Listener; certificates: Certificates } {
   const { options, current, registry, now, log, onFailure } = base
-  const { domains, hostname = everyAddress, httpPort, httpsPort } = https
+  const { domains, hostname = everyAddress, httpPort, httpsPort: port } = https
   const challenges: Challenges = new Map()
   const { baseUrl } = options.config.service
   const own = { domains, baseUrl, connectionsMax: common.connectionsMax }
@@ -34,7 +34,7 @@ export function listenHttps(
   onFailure(http.stop)
   let inner: Listener | undefined
   const open = (host: string, tls: ListenOptions['tls']) =>
-    listenOn({ ...common, hostname: host, port: httpsPort, tls, fetch: secured(common.fetch) })
+    listenOn({ ...common, hostname: host, port, tls, fetch: secured(common.fetch) })
   let servedUntil = 0
   const certificates = createCertificates({
     ...https,
@@ -45,7 +45,7 @@ export function listenHttps(
       const tls = { key, cert: chain }
       // When no client accepts the present certificate, it is replaced at once.
       if (inner !== undefined) inner.renew(tls, servedUntil <= now() ? 0 : undefined)
-      else inner = bind(hostname, httpsPort, 'https-port', (host) => open(host, tls))
+      else inner = bind(hostname, port, 'https-port', (host) => open(host, tls))
       servedUntil = validTo
     },
     registry,
@@ -54,37 +54,24 @@ export function listenHttps(
   })
   certificates.restore()
   // A port that is taken must fail the start, not the first certificate.
-  if (inner === undefined) bind(hostname, httpsPort, 'https-port', (host) => probe(host, httpsPort))
-  const listener = compose(() => inner, { http, certificates, common, hostname, httpsPort })
-  onFailure(() => listener.stop(true))
-  return { listener, certificates }
-}
-
-/** One listener of both ports. Without a certificate the port of HTTPS is closed. */
-function compose(
-  inner: () => Listener | undefined,
-  parts: {
-    http: HttpPort
-    certificates: Certificates
-    common: Omit<ListenOptions, 'hostname' | 'port'>
-    hostname: string
-    httpsPort: number
-  },
-): Listener {
-  const { http, certificates, common, hostname, httpsPort } = parts
-  return {
-    url: inner()?.url ?? `https://${hostOf(hostname)}:${httpsPort}`,
+  if (inner === undefined)
+    bind(hostname, port, 'https-port', (host) => assertFree({ hostname: host, port }))
+  /** One listener of both ports. Without a certificate the port of HTTPS is closed. */
+  const listener: Listener = {
+    url: inner?.url ?? `https://${hostOf(hostname)}:${port}`,
     connections: {
-      idleSeconds: inner()?.connections.idleSeconds ?? common.idleSeconds ?? 255,
-      addressOf: (request) => inner()?.connections.addressOf(request),
-      setTimeout: (request, seconds) => inner()?.connections.setTimeout(request, seconds),
+      idleSeconds: inner?.connections.idleSeconds ?? common.idleSeconds ?? 255,
+      addressOf: (request) => inner?.connections.addressOf(request),
+      setTimeout: (request, seconds) => inner?.connections.setTimeout(request, seconds),
     },
-    renew: (tls, drainSeconds) => inner()?.renew(tls, drainSeconds),
+    renew: (tls, drainSeconds) => inner?.renew(tls, drainSeconds),
     async stop(endsOpen) {
       http.stop()
-      await Promise.all([certificates.stop(), inner()?.stop(endsOpen)])
+      await Promise.all([certificates.stop(), inner?.stop(endsOpen)])
     },
   }
+  onFailure(() => listener.stop(true))
+  return { listener, certificates }
 }
 
 /**
@@ -128,11 +115,6 @@ export function portFault(code: string, port: number, option: string): string {
       `(systemd: AmbientCapabilities), or forward ${port} to the port of --${option}`
     )
   return `port ${port} cannot be used (${code}): see --${option}`
-}
-
-function probe(hostname: string, port: number): void {
-  const socket = { data: () => undefined }
-  Bun.listen({ hostname, port, exclusive: true, socket }).stop(true)
 }
 
 /** A mail address for the CA; a sample address is refused there. */

@@ -54,24 +54,28 @@ const handOverMs = 3_000
 /** Attempts to let the next server accept all new connections. */
 const steeringMax = 10
 
+type Servers = ReturnType<typeof createServers>
+
 /**
  * The servers of one address: one that accepts, and replaced servers that finish their requests.
  */
-type Servers = {
-  readonly options: ListenOptions
-  port: number
-  /** Most open files before connections are too many. */
-  filesMax: number
-  /** Replaced servers, each with the number of checks for which its idle connections stay. */
-  readonly leaving: Map<Server, number>
-  tls: Tls | undefined
-  /** The server whose answers end their connections, because another certificate follows. */
-  ending: Server | undefined
-  draining: Timer | undefined
-  /** Undefined while no server accepts. */
-  current: Server | undefined
-  /** Connections that were open when the current server started. */
-  before: number
+function createServers(options: ListenOptions) {
+  return {
+    options,
+    port: options.port,
+    tls: options.tls,
+    /** Most open files before connections are too many. */
+    filesMax: Number.POSITIVE_INFINITY,
+    /** Replaced servers, each with the number of checks for which its idle connections stay. */
+    leaving: new Map<Server, number>(),
+    /** The server whose answers end their connections, because another certificate follows. */
+    ending: undefined as Server | undefined,
+    draining: undefined as Timer | undefined,
+    /** Undefined while no server accepts. */
+    current: undefined as Server | undefined,
+    /** Connections that were open when the current server started. */
+    before: 0,
+  }
 }
 
 /**
@@ -90,17 +94,7 @@ type Servers = {
 export function listenOn(options: ListenOptions): Listener {
   const { hostname, tls, idleSeconds = idleSecondsDefault } = options
   if (tls !== undefined) assertFree(options)
-  const servers: Servers = {
-    options,
-    filesMax: Number.POSITIVE_INFINITY,
-    port: options.port,
-    leaving: new Map(),
-    tls,
-    ending: undefined,
-    draining: undefined,
-    current: undefined,
-    before: 0,
-  }
+  const servers = createServers(options)
   const first = serve(servers)
   servers.port = first.port ?? options.port
   servers.current = first
@@ -140,7 +134,7 @@ export function listenOn(options: ListenOptions): Listener {
  * HTTPS needs `reusePort`, so that the next server listens before the last one stops. It would let
  * another program share the port, so a start fails when the port has a listener.
  */
-function assertFree({ hostname, port }: ListenOptions): void {
+export function assertFree({ hostname, port }: { hostname: string; port: number }): void {
   const socket = { data: () => undefined }
   Bun.listen({ hostname, port, exclusive: true, socket }).stop(true)
 }

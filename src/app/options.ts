@@ -6,7 +6,7 @@ import type { Log } from '../log'
 import type { TransferRateMin } from '../paywall/answer/transfer-rate'
 import type { WebhooksOptions } from '../webhooks/sender'
 
-export type AppOptions = Limits & {
+export type AppOptions = {
   config: Config
   secrets: Secrets
   dataDir: string
@@ -48,6 +48,12 @@ export type AppOptions = Limits & {
    * start.
    */
   isLasting?: boolean
+  /** Requests that this process may send by `fetch` at once; the runtime's own limit by default. */
+  fetchesMax?: number | undefined
+  /** Minimum rate at which buyers must read streams. */
+  transferRateMin?: Partial<TransferRateMin>
+  /** Longest idle time of a connection without a sale in progress, s. */
+  idleSeconds?: number
 }
 
 export type OpenServer = (context: ServerContext) => Promise<Database>
@@ -88,14 +94,4 @@ export type Operator = {
   reload(): Promise<readonly string[]>
   /** Copies the database into a file named by a time (unix ms); `text` names it, or says why not. */
   backUp(at: number): Promise<{ ok: boolean; text: string }>
-}
-
-/** Limits of the resources that peers can occupy. */
-type Limits = {
-  /** Requests that this process may send by `fetch` at once; the runtime's own limit by default. */
-  fetchesMax?: number | undefined
-  /** Minimum rate at which buyers must read streams. */
-  transferRateMin?: Partial<TransferRateMin>
-  /** Longest idle time of a connection without a sale in progress, s. */
-  idleSeconds?: number
 }

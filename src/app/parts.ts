@@ -115,18 +115,18 @@ type Money = Awaited<ReturnType<typeof startMoney>>
 async function startMoney(base: Base) {
   const { options, current, ledger, registry, now, log } = base
   const { config, secrets } = options
+  const own = { networks: config.networks, meter: registry, now, log }
   const fault = (error: unknown) => log('settlement-fault', { error })
   const { admin, onChange } = ledger
   /** What an operator has paused. */
   const pauses = await createPauses({ ledger: admin, onChange, now, fault })
   for (const { kind, name } of pauses.all()) log('sales-paused', { kind, name })
   const settlement = await createSettlement({
+    ...own,
     ledger,
-    meter: registry,
     payerFailuresMax: options.payerFailuresMax,
     blockTimeMs: options.blockTimeMs,
     rpcTimeoutMs: options.rpcTimeoutMs,
-    networks: config.networks,
     relayerKeys: secrets.relayerKeys,
     deskKey: config.stock && secrets.deskKey,
     deskNetwork: config.stock?.network,
@@ -150,21 +150,16 @@ async function startMoney(base: Base) {
       )
     },
     unsettledMax: () => current.config.service.unsettledMaxAtomic,
-    now,
-    log,
   })
   base.onFailure(() => settlement.stop(0))
   /** Addresses that send settlements. */
   const relayers = secrets.relayerKeys.map(Crypto.addressOf)
   const waitMs = () => current.config.service.settleWaitSeconds * 1000
   const sponsoring = createSponsor({
+    ...own,
     grants: ledger.grants,
     settlement,
-    networks: config.networks,
     accounts: [...relayers, settlement.desk],
-    meter: registry,
-    now,
-    log,
     waitMs,
   })
   return { settlement, relayers, sponsoring, pauses, waitMs }

@@ -1,15 +1,6 @@
 import type { AdminLedger, Pause } from '../../db/AdminLedger'
 import type { Ledger } from '../../db/Ledger'
 
-/** The merchants and networks whose sales an operator has paused: in the ledger, so over a restart. */
-export type Pauses = {
-  /** From memory, because each request reads it. */
-  has(kind: Pause['kind'], name: string): boolean
-  all(): readonly Pause[]
-  /** Resolves when it is on the disk. False when nothing changed. */
-  set(of: Pick<Pause, 'kind' | 'name'>, isPause: boolean): Promise<boolean>
-}
-
 type Options = {
   ledger: Pick<AdminLedger, 'pauses' | 'setPause'>
   /** Reports pauses that other processes have set, where processes share the ledger. */
@@ -21,7 +12,8 @@ type Options = {
 /** Time after which a read that failed is repeated, ms. */
 const againMs = 1_000
 
-export async function createPauses({ ledger, onChange, now, fault }: Options): Promise<Pauses> {
+/** The merchants and networks whose sales an operator has paused: in the ledger, so over a restart. */
+export async function createPauses({ ledger, onChange, now, fault }: Options) {
   let pauses = await ledger.pauses()
   let names = namesOf(pauses)
   let last: Promise<unknown> = Promise.resolve()
@@ -46,9 +38,11 @@ export async function createPauses({ ledger, onChange, now, fault }: Options): P
     return true
   }
   return {
-    has: (kind, name) => names.size > 0 && names.has(`${kind} ${name}`),
+    /** From memory, because each request reads it. */
+    has: (kind: Pause['kind'], name: string) => names.size > 0 && names.has(`${kind} ${name}`),
     all: () => pauses,
-    set(of, isPause) {
+    /** Resolves when it is on the disk. False when nothing changed. */
+    set(of: Pick<Pause, 'kind' | 'name'>, isPause: boolean): Promise<boolean> {
       const next = last.then(() => set(of, isPause))
       last = next.catch(() => undefined)
       return next

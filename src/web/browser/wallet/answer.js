@@ -40,19 +40,15 @@ async function present(panel, { response, settlement, state }, say) {
   const type = response.headers.get('content-type') ?? ''
   const place = panel.querySelector('.result')
   // A visible title would repeat that of the panel.
-  const title = element(
-    'h2',
-    response.ok ? { class: 'hidden' } : {},
-    response.ok ? 'The answer' : `The answer: ${response.status}`,
-  )
+  const { ok, status } = response
+  const title = element('h2', ok ? { class: 'hidden' } : {}, `The answer${ok ? '' : `: ${status}`}`)
   const isText = textType.test(type)
   const { blob, isCut } = await receive(response, { place, title, isText }, say)
   const [, image] = imageType.exec(type) ?? []
   const parts = [title]
   if (image !== undefined) {
-    parts.push(
-      element('img', { src: await imageOf(blob, image), alt: 'The image that was bought' }),
-    )
+    const src = await imageOf(blob, image)
+    parts.push(element('img', { src, alt: 'The image that was bought' }))
   } else if (isText) {
     const text = await blob.slice(0, 4 * shownMaxCharacters).text()
     const shown = pretty(text.slice(0, shownMaxCharacters))
@@ -126,14 +122,9 @@ function receiptOf(settlement, panel) {
   const kept = { at: new Date().toISOString(), ...purchaseOf(panel), settlement }
   const isKept = keepReceipt(kept)
   const file = new Blob([JSON.stringify(kept, undefined, 2)], { type: 'application/json' })
-  const link = element(
-    'a',
-    {
-      href: URL.createObjectURL(file),
-      download: `receipt-${String(transaction).slice(2, 10)}.json`,
-    },
-    'Download the receipt',
-  )
+  const href = URL.createObjectURL(file)
+  const download = `receipt-${String(transaction).slice(2, 10)}.json`
+  const link = element('a', { href, download }, 'Download the receipt')
   return [
     element('h2', {}, 'Receipt'),
     facts([

@@ -66,23 +66,18 @@ function offer(panel) {
   if (panel.dataset.busy === 'true') return
   const purchase = purchaseOf(panel)
   const kept = storeOf(purchase).read()
-  const names = walletsNow().map(({ info }) => [
-    String(info.name ?? 'wallet').slice(0, 40),
-    String(info.icon),
-  ])
+  const names = walletsNow().map(({ info: { name, icon } }) => {
+    return [String(name ?? 'wallet').slice(0, 40), String(icon)]
+  })
   const isPaid = paidOf.get(panel) === JSON.stringify(purchase)
   const label = retryOf.get(panel) ?? ((name) => `Pay ${isPaid ? 'again ' : ''}with ${name}`)
   const shown = JSON.stringify(
     kept ? [kept.what, kept.redeem] : [isPaid, ...names.map(([name]) => label(name))],
   )
-  const state = kept ? 'kept' : isPaid ? 'done' : ''
-  showState(
-    panel,
-    state,
-    { kept: 'Not delivered yet: fetch it', done: isOrder(panel) ? 'Your order' : 'Your answer' }[
-      state
-    ],
-  )
+  const done = isOrder(panel) ? 'Your order' : 'Your answer'
+  if (kept) showState(panel, 'kept', 'Not delivered yet: fetch it')
+  else if (isPaid) showState(panel, 'done', done)
+  else showState(panel, '')
   if (shownOf.get(panel) === shown) return
   shownOf.set(panel, shown)
   panel.querySelector('label').hidden = names.length === 0

@@ -23,55 +23,49 @@ function canonical(value) {
 const base64url = (text) =>
   base64(text).replaceAll('+', '-').replaceAll('/', '_').replaceAll('=', '')
 
-const types = {
-  transfer: [
-    'from address',
-    'to address',
-    'value uint256',
-    'validAfter uint256',
-    'validBefore uint256',
-    'nonce bytes32',
+/** The structs that are signed: the names of their members by type, in the order of EIP-712. */
+const structs = {
+  TransferWithAuthorization: [
+    ['address', 'from', 'to'],
+    ['uint256', 'value', 'validAfter', 'validBefore'],
+    ['bytes32', 'nonce'],
   ],
-  permit: [
-    'owner address',
-    'spender address',
-    'value uint256',
-    'nonce uint256',
-    'deadline uint256',
+  Permit: [
+    ['address', 'owner', 'spender'],
+    ['uint256', 'value', 'nonce', 'deadline'],
   ],
-  permit2: [
-    'permitted TokenPermissions',
-    'spender address',
-    'nonce uint256',
-    'deadline uint256',
-    'witness Witness',
+  PermitWitnessTransferFrom: [
+    ['TokenPermissions', 'permitted'],
+    ['address', 'spender'],
+    ['uint256', 'nonce', 'deadline'],
+    ['Witness', 'witness'],
   ],
-  permissions: ['token address', 'amount uint256'],
-  witness: ['to address', 'validAfter uint256'],
+  TokenPermissions: [
+    ['address', 'token'],
+    ['uint256', 'amount'],
+  ],
+  Witness: [
+    ['address', 'to'],
+    ['uint256', 'validAfter'],
+  ],
 }
 
-function fieldsOf(list) {
-  return list.map((text) => ({ name: text.split(' ')[0], type: text.split(' ')[1] }))
-}
-
-async function sign(provider, payer, { domain, primaryType, message, structs }) {
-  const fields = Object.entries(domain).map(([name]) => {
-    return { name, type: { chainId: 'uint256', verifyingContract: 'address' }[name] ?? 'string' }
-  })
-  const named = Object.entries(structs).map(([name, list]) => [name, fieldsOf(list)])
-  const data = {
-    types: { EIP712Domain: fields, ...Object.fromEntries(named) },
-    domain,
-    primaryType,
-    message,
-  }
-  const refused = 'You did not sign. Nothing was paid.'
-  const signature = await ask(
-    provider,
-    'eth_signTypedData_v4',
-    [payer, JSON.stringify(data)],
-    refused,
+/** A struct with those that its members have. */
+function typesOf(struct) {
+  const members = structs[struct].flatMap(([type, ...names]) =>
+    names.map((name) => ({ name, type })),
   )
+  const inner = members.filter(({ type }) => type in structs)
+  return Object.assign({ [struct]: members }, ...inner.map(({ type }) => typesOf(type)))
+}
+
+async function sign(provider, payer, domain, primaryType, message) {
+  const domainTypes = { chainId: 'uint256', verifyingContract: 'address' }
+  const fields = Object.keys(domain).map((name) => ({ name, type: domainTypes[name] ?? 'string' }))
+  const types = { EIP712Domain: fields, ...typesOf(primaryType) }
+  const text = JSON.stringify({ types, domain, primaryType, message })
+  const refused = 'You did not sign. Nothing was paid.'
+  const signature = await ask(provider, 'eth_signTypedData_v4', [payer, text], refused)
   if (!/^0x[0-9a-fA-F]{130,}$/.test(signature))
     throw new Stopped('The wallet gave no signature. Nothing was paid.')
   return signature
@@ -102,37 +96,17 @@ async function payOffer(provider, payer, offer, { resource, extensions, aheadMs 
   if (echoed.mppx) echoed.mppx = { ...echoed.mppx, info: { ...echoed.mppx.info, nonce } }
   const seconds = Math.min(Number(accepted.maxTimeoutSeconds), validMaxSeconds)
   const validBefore = String(Math.floor((Date.now() + aheadMs) / 1000) + seconds)
-  const made =
-    accepted.extra.assetTransferMethod === 'permit2'
-      ? await payByPermit2(provider, payer, offer, {
-          nonce,
-          deadline: validBefore,
-          extensions: echoed,
-        })
-      : await payByAuthorization(provider, payer, offer, {
-          nonce,
-          validBefore,
-          resource,
-          extensions: echoed,
-        })
-  const { payload, more } = made
-  const payment = {
-    x402Version: 2,
-    resource,
-    accepted,
-    payload,
-    extensions: { ...echoed, ...more },
-  }
-  return base64(JSON.stringify(payment))
+  const isPermit2 = accepted.extra.assetTransferMethod === 'permit2'
+  const pay = isPermit2 ? payByPermit2 : payByAuthorization
+  const terms = { nonce, validBefore, resource, extensions: echoed }
+  const { payload, more } = await pay(provider, payer, offer, terms)
+  const all = { ...echoed, ...more }
+  return base64(JSON.stringify({ x402Version: 2, resource, accepted, payload, extensions: all }))
 }
 
-async function payByAuthorization(
-  provider,
-  payer,
-  offer,
-  { nonce, validBefore, resource, extensions },
-) {
+async function payByAuthorization(provider, payer, offer, terms) {
   const { accepted } = offer
+  const { nonce, validBefore, resource, extensions } = terms
   const message = {
     from: payer,
     to: accepted.payTo,
@@ -141,14 +115,8 @@ async function payByAuthorization(
     validBefore,
     nonce: extensions.mppx ? await boundNonce(accepted, resource, extensions) : `0x${nonce}`,
   }
-  const structs = { TransferWithAuthorization: types.transfer }
   const primaryType = 'TransferWithAuthorization'
-  const signature = await sign(provider, payer, {
-    domain: domainOf(offer),
-    primaryType,
-    message,
-    structs,
-  })
+  const signature = await sign(provider, payer, domainOf(offer), primaryType, message)
   return { payload: { authorization: message, signature } }
 }
 
@@ -161,9 +129,10 @@ async function boundNonce(accepted, resource, extensions) {
   return `0x${hex(new Uint8Array(digest))}`
 }
 
-async function payByPermit2(provider, payer, offer, { nonce, deadline, extensions }) {
+async function payByPermit2(provider, payer, offer, { nonce, validBefore, extensions }) {
   const { network, accepted } = offer
   const { asset, amount, payTo } = accepted
+  const deadline = validBefore
   const allowance = await view(provider, asset, `0xdd62ed3e${word(payer)}${word(permit2)}`)
   const isAllowed = allowance >= BigInt(amount)
   if (!isAllowed && extensions.eip2612GasSponsoring === undefined) {
@@ -172,24 +141,17 @@ async function payByPermit2(provider, payer, offer, { nonce, deadline, extension
       `Permit2 may take ${has} ${network.symbol} of ${short(payer)} on ${network.name}, and the price is ${decimal(amount, network.decimals)}. Approve ${permit2} for this token, then pay again. Nothing was paid.`,
     )
   }
-  const permitted = { token: asset, amount }
-  const witness = { to: payTo, validAfter: '0' }
   const message = {
-    permitted,
+    permitted: { token: asset, amount },
     spender: permit2Proxy,
     nonce: BigInt(`0x${nonce}`).toString(),
     deadline,
-    witness,
-  }
-  const structs = {
-    PermitWitnessTransferFrom: types.permit2,
-    TokenPermissions: types.permissions,
-    Witness: types.witness,
+    witness: { to: payTo, validAfter: '0' },
   }
   const domain = { name: 'Permit2', chainId: Number(network.chain), verifyingContract: permit2 }
   const primaryType = 'PermitWitnessTransferFrom'
   const more = isAllowed ? {} : await permitFor(provider, payer, offer, { deadline, extensions })
-  const signature = await sign(provider, payer, { domain, primaryType, message, structs })
+  const signature = await sign(provider, payer, domain, primaryType, message)
   return { payload: { permit2Authorization: { from: payer, ...message }, signature }, more }
 }
 
@@ -198,18 +160,8 @@ async function permitFor(provider, payer, offer, { deadline, extensions }) {
   const { asset, amount } = offer.accepted
   const nonce = String(await view(provider, asset, `0x7ecebe00${word(payer)}`))
   const message = { owner: payer, spender: permit2, value: amount, nonce, deadline }
-  const structs = { Permit: types.permit }
-  const domain = domainOf(offer)
-  const signature = await sign(provider, payer, { domain, primaryType: 'Permit', message, structs })
-  const info = {
-    from: payer,
-    asset,
-    spender: permit2,
-    amount,
-    nonce,
-    deadline,
-    signature,
-    version: '1',
-  }
+  const signature = await sign(provider, payer, domainOf(offer), 'Permit', message)
+  const { owner: from, value: _, ...signed } = message
+  const info = { from, asset, amount, ...signed, signature, version: '1' }
   return { eip2612GasSponsoring: { ...extensions.eip2612GasSponsoring, info } }
 }

@@ -70,13 +70,8 @@ async function selectNetwork(provider, network) {
       rpcUrls: [network.rpc],
       nativeCurrency: { name: 'Ether', symbol: 'ETH', decimals: 18 },
     }
-    await ask(
-      provider,
-      'wallet_addEthereumChain',
-      [chain],
-      refused,
-      (name) => `Add ${network.name} to ${name} and pay`,
-    )
+    const add = (name) => `Add ${network.name} to ${name} and pay`
+    await ask(provider, 'wallet_addEthereumChain', [chain], refused, add)
     await ask(provider, 'wallet_switchEthereumChain', [{ chainId }], refused, label)
   }
   if (Number(await provider.request({ method: 'eth_chainId' })) !== Number(network.chain))
