@@ -1,6 +1,5 @@
 import type { Family } from '../../src/http/metrics'
-import { events, type Name } from '../../src/log/Event'
-import type { EventText, Level } from '../../src/log/EventText'
+import { type EventText, events, type Level, type Name } from '../../src/log/Event'
 import { line } from './api-reference'
 
 /** What the values of a label are. A label without a row here fails the test of the page. */

@@ -1,5 +1,4 @@
-import { events } from '../../src/log/Event'
-import type { EventText } from '../../src/log/EventText'
+import { type EventText, events } from '../../src/log/Event'
 import * as ProblemMeaning from '../../src/protocol/ProblemMeaning'
 import { line } from './api-reference'
 
