@@ -16,14 +16,3 @@ export async function ask<Answer>(
     client.close()
   }
 }
-
-/** Which of these contracts have no code; each begins with its name and its address. */
-export async function withoutCode<Contract extends readonly [string, string, ...unknown[]]>(
-  client: Client,
-  contracts: readonly Contract[],
-): Promise<Contract[]> {
-  const codes = await Promise.all(
-    contracts.map(([, address]) => client.call('eth_getCode', [address, 'latest'])),
-  )
-  return contracts.filter((_, index) => String(codes[index] ?? '0x').length <= 2)
-}

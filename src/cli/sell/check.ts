@@ -1,29 +1,31 @@
 import { readFileSync } from 'node:fs'
 import type { Address } from 'viem'
-import type { Config, NetworkConfig } from '../../config/Config'
-import {
-  type Env,
-  EnvironmentError,
-  findOwnKeys,
-  findRelayerKeys,
-  loadSecrets,
-} from '../../config/env'
+import type { Config, Merchant, NetworkConfig } from '../../config/Config'
+import { EnvironmentError, findOwnKeys, findRelayerKeys, loadSecrets } from '../../config/env'
 import { index, lineOf } from '../../config/lines'
 import { format, parse } from '../../config/merchants'
 import { warningsOf } from '../../config/warnings'
+import * as Route from '../../gateway/Route'
+import { cheaperAround } from '../../gateway/Territory'
 import { hostOf } from '../../http/url'
 import * as Pointer from '../../meter/Pointer'
+import * as ByUse from '../../paywall/usage/ByUse'
+import * as Amount from '../../protocol/Amount'
 import * as Crypto from '../../protocol/Crypto'
 import type { Run } from '../commands'
 import { deskKeyFault, findTarget } from '../operate/database'
 import { salesOf, unreadable, warn } from '../words'
-import { findMissingProxies, findUnsold } from './by-use'
 import { readCosts } from './gas-cost'
 import { domainsOf } from './https'
-import { findMissingModels } from './models'
-import { findOnline, findRefused } from './online'
-import { findOverlaps } from './overlaps'
-import { type Accounts, findUnfunded } from './unfunded'
+import {
+  type Accounts,
+  type Finding,
+  findMissingModels,
+  findMissingProxies,
+  findOnline,
+  findRefused,
+  findUnfunded,
+} from './online'
 
 type Options = Run<'check'>
 
@@ -47,14 +49,13 @@ export async function check(options: Options): Promise<number> {
   const relayers = own ?? []
   const domains = (await tried(problems, () => domainsOf(options.domain))) ?? []
   const { config, faults } = parse(text, { file, env, domains, relayers: () => relayers })
-  problems.push(...faults.map(format))
   const deskFault = config && deskKeyFault(config, env)
-  if (deskFault !== undefined) problems.push(deskFault)
+  problems.push(...faults.map(format), ...(deskFault === undefined ? [] : [deskFault]))
   if (config && online) {
     const lines = index(text)
     const found = await Promise.all([
       findOnline(config, { now }),
-      findUnfunded(config, accountsOf({ dataDir, env }, relayers)),
+      findUnfunded(config, accountsOf(options, relayers)),
     ])
     const placed = found
       .flat()
@@ -63,35 +64,27 @@ export async function check(options: Options): Promise<number> {
   }
   // Costs are read even with faults: a failed upstream does not affect a chain.
   const costs = config && online ? await readCosts(config) : []
-  if (config && problems.length === 0) {
-    for (const line of summarize(config)) out(line)
-    for (const line of costs) out(line)
-    if (online && relayers.length === 0)
-      out(
-        `relayer    none yet: set RELAYER_KEYS, or start serve once, which makes a key in ${dataDir}`,
-      )
-    const missing = online
-      ? (
-          await Promise.all([
-            findRefused(config, { now }),
-            findMissingModels(config),
-            findMissingProxies(config),
-          ])
-        ).flat()
-      : []
-    const warnings = [
-      ...warningsOf(config, { hasOwnTls: domains.length > 0 }),
-      ...findUnsold(config),
-      ...findOverlaps(config.merchants),
-      ...missing,
-    ]
-    for (const line of warn(warnings, { file, text })) out(line)
-    out('ok')
+  if (config === undefined || problems.length > 0) {
+    for (const line of [...costs, ...problems]) out(line)
+    out(`${problems.length} fault${problems.length === 1 ? '' : 's'}`)
+    return 1
   }
-  if (problems.length > 0) for (const line of costs) out(line)
-  for (const problem of problems) out(problem)
-  if (problems.length > 0) out(`${problems.length} fault${problems.length === 1 ? '' : 's'}`)
-  return problems.length === 0 ? 0 : 1
+  for (const line of [...summarize(config), ...costs]) out(line)
+  if (online && relayers.length === 0)
+    out(
+      `relayer    none yet: set RELAYER_KEYS, or start serve once, which makes a key in ${dataDir}`,
+    )
+  const finds = [findRefused, findMissingModels, findMissingProxies]
+  const missing = online ? await Promise.all(finds.map((find) => find(config, { now }))) : []
+  const warnings = [
+    ...warningsOf(config, { hasOwnTls: domains.length > 0 }),
+    ...findUnsold(config),
+    ...findOverlaps(config.merchants),
+    ...missing.flat(),
+  ]
+  for (const line of warn(warnings, { file, text })) out(line)
+  out('ok')
+  return 0
 }
 
 /** The result of a part; without one, the faults of the environment are added to the problems. */
@@ -112,7 +105,7 @@ async function assertDatabase({ dataDir, env }: Options): Promise<void> {
 }
 
 /** The accounts that need gas, of all accounts of ours. */
-function accountsOf(options: { dataDir: string; env: Env }, own: readonly Address[]): Accounts {
+function accountsOf(options: Options, own: readonly Address[]): Accounts {
   // With a fault in the environment there would be no accounts.
   const relayers = own.length === 0 ? [] : findRelayerKeys(options).map(Crypto.addressOf)
   return { relayers, desk: own.find((address) => !relayers.includes(address)) }
@@ -152,4 +145,58 @@ function failuresOf(merchants: Config['merchants']): readonly string[] {
 
 function describe(network: NetworkConfig): string {
   return `${network.name} (${network.id}, ${network.asset.symbol}${network.testnet ? ', testnet' : ''})`
+}
+
+/**
+ * Why the file itself keeps routes with a meter from being sold by the x402 scheme `upto`; they are
+ * sold by `exact` then.
+ */
+function findUnsold({ service, merchants }: Config): Finding[] {
+  const most = service.unsettledMaxAtomic
+  return merchants.flatMap((merchant, i): Finding[] => {
+    const { slug, timeoutMs, routes } = merchant
+    const metered = routes.some(({ meter }) => meter !== undefined)
+    if (metered && !ByUse.mayBeByUse(merchant)) {
+      const message =
+        `timeout_ms of ${slug} is ${timeoutMs}: above ${ByUse.timeoutMaxMs} its metered routes are not ` +
+        'sold by upto, because the signature would end before a slow answer is settled'
+      return [{ path: ['merchants', i, 'timeout_ms'], message }]
+    }
+    return routes.flatMap(({ meter, path, priceAtomic }, j): Finding[] => {
+      if (meter === undefined || priceAtomic <= most) return []
+      const message =
+        `the price of ${slug}${path} is above unsettled_max (${Amount.toDecimal(most, 6)}): a request ` +
+        'with a ceiling above it is not sold by upto'
+      return [{ path: ['merchants', i, 'routes', j, 'price'], message }]
+    })
+  })
+}
+
+const namedMax = 3
+
+/** Routes that forward to the upstream paths of dearer ones, one finding for each. */
+function findOverlaps(merchants: readonly Merchant[]): Finding[] {
+  const { all } = Route.compile(merchants)
+  const dearer = new Map<Route.Match['route'], Set<string>>()
+  for (const match of all)
+    for (const { route } of match.target ? cheaperAround(match.target.territory, match) : []) {
+      const names = dearer.get(route) ?? new Set()
+      dearer.set(route, names.add(nameOf(match)))
+    }
+  return all.flatMap((match): Finding[] => {
+    const names = [...(dearer.get(match.route) ?? [])]
+    if (names.length === 0) return []
+    const i = merchants.indexOf(match.merchant)
+    const j = match.merchant.routes.indexOf(match.route)
+    const more = names.length > namedMax ? ` and ${names.length - namedMax} more` : ''
+    const message =
+      `${nameOf(match)} forwards to paths that cost more at ${names.slice(0, namedMax).join(', ')}${more}: ` +
+      'spellings that only the upstream knows get them at the lower price; write tail = "none", or ' +
+      'another upstream_path'
+    return [{ path: ['merchants', i, 'routes', j, 'path'], message }]
+  })
+}
+
+function nameOf({ merchant, route }: Route.Match): string {
+  return `${merchant.slug}${route.path || '/'}`
 }

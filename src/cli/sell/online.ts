@@ -1,22 +1,35 @@
 import type { Address } from 'viem'
 import { type Client, createClient, RpcFault } from '../../chain/client'
 import * as Multicall from '../../chain/multicall'
+import * as Receipt from '../../chain/receipt'
 import * as StockToken from '../../chain/stock-token'
 import * as Token from '../../chain/token'
 import * as Uniswap from '../../chain/uniswap'
-import type { Config, NetworkConfig, Stock } from '../../config/Config'
+import type { Config, Merchant, NetworkConfig, Route, Stock } from '../../config/Config'
 import type { Path } from '../../config/lines'
-import * as Route from '../../gateway/Route'
+import * as Routes from '../../gateway/Route'
 import { probe, refusing } from '../../gateway/upstream/refusals'
 import { createUpstream } from '../../gateway/upstream/upstream'
+import type * as Preset from '../../meter/Preset'
 import * as Ip from '../../net/Ip'
+import { readText } from '../../net/read-text'
 import { createResolver, type Resolve } from '../../net/resolve'
+import * as ByUse from '../../paywall/usage/ByUse'
 import * as Abi from '../../protocol/Abi'
 import * as AddressText from '../../protocol/Address'
 import * as Authorization from '../../protocol/Authorization'
 import * as Permit from '../../protocol/Permit'
-import { ask, withoutCode } from '../nodes'
-import type { Finding } from './models'
+import * as Upto from '../../protocol/Upto'
+import { usualGasOf } from '../../settlement/state/availability'
+import { etherText, isPoor, remedyOf } from '../../settlement/state/relayer-funds'
+import { ask } from '../nodes'
+import { readHead } from './gas-cost'
+
+/**
+ * A difference between the file and a chain or an upstream, and the entry that it concerns. It has no
+ * URL, which may be secret.
+ */
+export type Finding = { path: Path; message: string }
 
 export type OnlineOptions = {
   /** Unix ms. */
@@ -26,6 +39,7 @@ export type OnlineOptions = {
 }
 
 const timeoutMs = 10_000
+const listMaxBytes = 16 * 1024 * 1024
 
 /**
  * Checks every RPC URL, every contract that the file names or implies, every pool and every
@@ -305,7 +319,7 @@ export async function findRefused(
   options: OnlineOptions,
 ): Promise<Finding[]> {
   const upstream = createUpstream(options)
-  const { all } = Route.compile(merchants)
+  const { all } = Routes.compile(merchants)
   const found = merchants.map(async (merchant, index): Promise<Finding[]> => {
     const match = all.find((each) => each.merchant === merchant)
     if (match?.target === undefined || merchant.outOfService !== undefined) return []
@@ -316,4 +330,143 @@ export async function findRefused(
     return [{ path, message: `the upstream answers ${status} to ${what}: is its key right?` }]
   })
   return (await Promise.all(found)).flat()
+}
+
+/** Which of these contracts have no code; each begins with its name and its address. */
+async function withoutCode<Contract extends readonly [string, string, ...unknown[]]>(
+  client: Client,
+  contracts: readonly Contract[],
+): Promise<Contract[]> {
+  const codes = await Promise.all(
+    contracts.map(([, address]) => client.call('eth_getCode', [address, 'latest'])),
+  )
+  return contracts.filter((_, index) => String(codes[index] ?? '0x').length <= 2)
+}
+
+/** Addresses of our accounts: `relayers` send on every network, `desk` on that of the stock desk. */
+export type Accounts = { relayers: readonly Address[]; desk: Address | undefined }
+
+/**
+ * Relayers that cannot pay for gas, each with the amount to send. A network that does not answer has
+ * none, because another check reports it. Never rejects.
+ */
+export async function findUnfunded(config: Config, accounts: Accounts): Promise<Finding[]> {
+  const found = await Promise.all(
+    config.networks.map((network) => {
+      const { desk } = accounts
+      const isDesk = desk !== undefined && config.stock?.network === network.id
+      return poorOn(network, isDesk ? [...accounts.relayers, desk] : accounts.relayers)
+    }),
+  )
+  return found.flat()
+}
+
+async function poorOn(network: NetworkConfig, addresses: readonly Address[]): Promise<Finding[]> {
+  if (addresses.length === 0) return []
+  const head = await readHead(network)
+  if (head === undefined) return []
+  const balances = await ask(network.rpcUrls, (client) =>
+    Promise.all(
+      addresses.map((address) =>
+        client.call('eth_getBalance', [address, 'latest']).catch(() => undefined),
+      ),
+    ),
+  )
+  return addresses.flatMap((address, index): Finding[] => {
+    const balance = balances?.[index]
+    if (!Receipt.isHex(balance)) return []
+    const balanceWei = BigInt(balance)
+    if (!isPoor(balanceWei, head, network.feeCapWei)) return []
+    const remedy = remedyOf({ address, balanceWei }, network, head, usualGasOf(network))
+    const held = etherText(balanceWei, network)
+    const message = `relayer ${address} holds ${held}, too little for gas: ${remedy}`
+    return [{ path: ['networks', network.id], message }]
+  })
+}
+
+/**
+ * Models of the tables that their upstreams do not list. Their prices have no use, and requests for
+ * them fail. A list that cannot be read is ignored. Never rejects.
+ */
+export async function findMissingModels(config: Config): Promise<Finding[]> {
+  const lists = new Map<string, Promise<ReadonlySet<string> | undefined>>()
+  const found = config.merchants.flatMap((merchant, i) =>
+    merchant.routes.map(async (route, j): Promise<Finding[]> => {
+      const url = merchant.outOfService === undefined ? listUrl(merchant, route) : undefined
+      if (url === undefined) return []
+      const asked = lists.get(url) ?? readList(url, merchant.headers)
+      lists.set(url, asked)
+      const listed = await asked
+      const names = Object.keys(route.meter?.models ?? {})
+      return names
+        .filter((name) => listed !== undefined && !listed.has(name))
+        .map((name) => ({
+          path: ['merchants', i, 'routes', j, 'meter', 'models', name],
+          message: `the upstream of ${merchant.slug} does not list the model ${name}`,
+        }))
+    }),
+  )
+  return (await Promise.all(found)).flat()
+}
+
+/** The end of a service's path, and the end that names its list of models. */
+const endings: Partial<Readonly<Record<Preset.Name, readonly [RegExp, string]>>> = {
+  openai: [/\/(?:chat\/completions|completions|responses)$/, '/models'],
+  anthropic: [/\/messages$/, '/models?limit=1000'],
+  gemini: [/\/models(?:\/.*)?$/, '/models?pageSize=1000'],
+}
+
+function listUrl(merchant: Merchant, { meter, upstream, upstreamPath }: Route): string | undefined {
+  const base = upstream ?? merchant.upstream
+  const ending = meter === undefined ? undefined : endings[meter.preset]
+  if (base === undefined || meter === undefined || ending === undefined) return undefined
+  const [end, list] = ending
+  if (Object.keys(meter.models).length === 0 || !end.test(upstreamPath)) return undefined
+  return base.origin + upstreamPath.replace(end, list)
+}
+
+async function readList(
+  url: string,
+  headers: Readonly<Record<string, string>>,
+): Promise<ReadonlySet<string> | undefined> {
+  try {
+    const signal = AbortSignal.timeout(timeoutMs)
+    const response = await fetch(url, { headers, redirect: 'manual', signal })
+    if (!response.ok) return undefined
+    const answer = JSON.parse(await readText(response, listMaxBytes))
+    const entries: unknown = answer?.data ?? answer?.models
+    if (!Array.isArray(entries)) return undefined
+    const names = entries.flatMap((entry) => [entry?.id, entry?.canonical_slug, entry?.name])
+    const texts = names.filter((name) => typeof name === 'string')
+    return new Set(texts.map((name) => name.replace(/^models\//, '')))
+  } catch {
+    return undefined
+  }
+}
+
+/**
+ * The reasons that the chains show: the networks of metered routes without the contracts of the
+ * scheme. A chain that does not answer is reported by another check. Never rejects.
+ */
+export async function findMissingProxies(config: Config): Promise<Finding[]> {
+  const selling = config.networks.filter(({ id }) =>
+    config.merchants.some(
+      (merchant) =>
+        merchant.networks.includes(id) &&
+        merchant.routes.some((route) => ByUse.isOffered(config.service, merchant, route)),
+    ),
+  )
+  return (await Promise.all(selling.map(missingOn))).flat()
+}
+
+async function missingOn({ id, rpcUrls }: NetworkConfig): Promise<Finding[]> {
+  const contracts = [
+    ['x402UptoPermit2Proxy', Upto.proxyAddress],
+    ['Permit2', Permit.permit2Address],
+  ] as const
+  const missing = await ask(rpcUrls, (client) => withoutCode(client, contracts))
+  return (missing ?? []).map(([name, address]) => ({
+    path: ['networks', id],
+    message: `${name}: no contract at ${address} on ${id}: nothing is sold by upto there`,
+  }))
 }
