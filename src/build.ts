@@ -84,12 +84,8 @@ export async function run(
   command: readonly string[],
   options: { cwd?: string; env?: NodeJS.ProcessEnv } = {},
 ): Promise<{ out: string; problems: string; code: number }> {
-  const child = Bun.spawn([...command], {
-    env: process.env,
-    ...options,
-    stdout: 'pipe',
-    stderr: 'pipe',
-  })
+  const pipes = { stdout: 'pipe', stderr: 'pipe' } as const
+  const child = Bun.spawn([...command], { env: process.env, ...options, ...pipes })
   const [out, problems] = await Promise.all([child.stdout.text(), child.stderr.text()])
   return { out, problems, code: await child.exited }
 }
@@ -131,13 +127,8 @@ function namedCommit(id: string | undefined): Commit | undefined {
 
 if (import.meta.main) {
   const root = dirname(import.meta.dir)
-  const { values } = parseArgs({
-    options: {
-      target: { type: 'string' },
-      outfile: { type: 'string' },
-      commit: { type: 'string' },
-    },
-  })
+  const text = { type: 'string' } as const
+  const { values } = parseArgs({ options: { target: text, outfile: text, commit: text } })
   const outfile = values.outfile ?? join(root, 'dist', 'turnpike')
   const target = values.target ? { target: values.target } : {}
   const commit = (await commitOf(root)) ?? namedCommit(values.commit)

@@ -13,6 +13,13 @@ export type Headers = {
 
 const headBytes = 64 * 1024
 
+/** The number of each machine in the headers of a format. */
+const machines: Record<Headers['format'], Record<number, Headers['machine']>> = {
+  elf: { 62: 'x64', 183: 'arm64' },
+  'mach-o': { 16777223: 'x64', 16777228: 'arm64' },
+  pe: { 34404: 'x64', 43620: 'arm64' },
+}
+
 /** Reads the headers of an executable file; undefined when its format is unknown. */
 export function headersOf(path: string): Headers | undefined {
   const file = openSync(path, 'r')
@@ -38,7 +45,7 @@ function parseHead(head: Buffer): Headers | undefined {
 
 /** A little-endian ELF file of 64 bits: https://refspecs.linuxfoundation.org/elf/gabi4+/ch4.eheader.html */
 function elf(head: Buffer): Headers | undefined {
-  const machine = machineOf(head.readUInt16LE(18), { 62: 'x64', 183: 'arm64' })
+  const machine = machines.elf[head.readUInt16LE(18)]
   if (head[4] !== 2 || head[5] !== 1 || machine === undefined) return undefined
   const [start, size, count] = [head.readUInt32LE(32), head.readUInt16LE(54), head.readUInt16LE(56)]
   for (let index = 0; index < count; index++) {
@@ -54,7 +61,7 @@ function elf(head: Buffer): Headers | undefined {
 
 /** https://github.com/apple-oss-distributions/xnu/blob/main/EXTERNAL_HEADERS/mach-o/loader.h */
 function machO(head: Buffer): Headers | undefined {
-  const machine = machineOf(head.readUInt32LE(4), { 16777223: 'x64', 16777228: 'arm64' })
+  const machine = machines['mach-o'][head.readUInt32LE(4)]
   // MH_EXECUTE
   if (machine === undefined || head.readUInt32LE(12) !== 2) return undefined
   const count = head.readUInt32LE(16)
@@ -74,10 +81,6 @@ function machO(head: Buffer): Headers | undefined {
 function pe(head: Buffer): Headers | undefined {
   const at = head.readUInt32LE(0x3c)
   if (head.toString('latin1', at, at + 4) !== 'PE\0\0') return undefined
-  const machine = machineOf(head.readUInt16LE(at + 4), { 34404: 'x64', 43620: 'arm64' })
+  const machine = machines.pe[head.readUInt16LE(at + 4)]
   return machine === undefined ? undefined : { format: 'pe', machine }
-}
-
-function machineOf(code: number, known: Readonly<Record<number, Target['machine']>>) {
-  return known[code]
 }

@@ -21,22 +21,17 @@ export async function fetchRuntime(target: Package, directory: string): Promise<
   const packed = await run(['npm', 'pack', wanted, '--json', '--pack-destination', directory])
   if (packed.code !== 0) throw new RuntimeError(`npm pack ${wanted}: ${reasonOf(packed.problems)}`)
   const archive = join(directory, fileNameIn(packed.out))
-  assertIntegrity(readFileSync(archive), target)
+  const digest = new Bun.CryptoHasher('sha512').update(readFileSync(archive)).digest('base64')
+  const found = `sha512-${digest}`
+  if (found !== target.integrity)
+    throw new RuntimeError(
+      `${target.package} is not the expected archive: ${found}, not ${target.integrity}`,
+    )
   const unpacked = await run(['tar', '-xzf', archive, '-C', directory])
   if (unpacked.code !== 0) throw new RuntimeError(`tar: ${unpacked.problems.trim()}`)
   const executable = join(directory, 'package', target.executable)
   if (!existsSync(executable)) throw new RuntimeError(`${wanted} has no ${target.executable}`)
   return executable
-}
-
-/** Throws RuntimeError unless the archive has the expected hash. */
-function assertIntegrity(archive: Uint8Array, target: Package): void {
-  const digest = new Bun.CryptoHasher('sha512').update(archive).digest('base64')
-  const found = `sha512-${digest}`
-  if (found === target.integrity) return
-  throw new RuntimeError(
-    `${target.package} is not the expected archive: ${found}, not ${target.integrity}`,
-  )
 }
 
 /** The name of the archive in the JSON of `npm pack`. */

@@ -29,13 +29,10 @@ export const runtimeVersion = '1.4.4'
  * dist.integrity` prints the new hashes. They are stored here, so that a changed archive is
  * refused although the registry would vouch for it.
  */
-export const targets: readonly Target[] = [
+const systems: readonly Omit<Target, 'file' | 'compile' | 'executable'>[] = [
   {
     name: 'linux-x64',
-    file: 'turnpike-linux-x64',
-    compile: 'bun-linux-x64',
     package: '@oven/bun-linux-x64',
-    executable: 'bin/bun',
     integrity:
       'sha512-CHbbkmHVM28T1GFq+6GL4Ao4ujwwYwj1CxFFwEFzLanPfNsId9AhbIP0Q4reWuWBkGimUkoQygrK7Rgjtj3vog==',
     format: 'elf',
@@ -44,10 +41,7 @@ export const targets: readonly Target[] = [
   },
   {
     name: 'linux-arm64',
-    file: 'turnpike-linux-arm64',
-    compile: 'bun-linux-arm64',
     package: '@oven/bun-linux-aarch64',
-    executable: 'bin/bun',
     integrity:
       'sha512-ZTVtpf9zmHSBVPX1sBwe5agGb/rN34yPGg/Hby8e2Ax2uCUA2URZKlZH7qLntK7qaFJCMXh9v0GWNYN2zINz1w==',
     format: 'elf',
@@ -56,10 +50,7 @@ export const targets: readonly Target[] = [
   },
   {
     name: 'linux-x64-musl',
-    file: 'turnpike-linux-x64-musl',
-    compile: 'bun-linux-x64-musl',
     package: '@oven/bun-linux-x64-musl',
-    executable: 'bin/bun',
     integrity:
       'sha512-lEEjNOJJrbGZu2NVcPI4uXdILcpspezWkA8R/Jr0RCGhM6zQd0Y7JBIIKNAmbX59EeWpeEz7Q78iLbpcAUypUA==',
     format: 'elf',
@@ -68,10 +59,7 @@ export const targets: readonly Target[] = [
   },
   {
     name: 'linux-arm64-musl',
-    file: 'turnpike-linux-arm64-musl',
-    compile: 'bun-linux-arm64-musl',
     package: '@oven/bun-linux-aarch64-musl',
-    executable: 'bin/bun',
     integrity:
       'sha512-QFd0P+mHJxbZFbUla4MgiE5OwxysHaUIYxL2pPNkpWtaI7v4ShOpr8OhBmsuyB0xn5rv/ZJnPsj2y8+bB9+g/A==',
     format: 'elf',
@@ -80,10 +68,7 @@ export const targets: readonly Target[] = [
   },
   {
     name: 'darwin-arm64',
-    file: 'turnpike-darwin-arm64',
-    compile: 'bun-darwin-arm64',
     package: '@oven/bun-darwin-aarch64',
-    executable: 'bin/bun',
     integrity:
       'sha512-zW/hxwc8sJAILGwB5eTC4i48ouGXf0V4lrxmEOk3JIE6JkYVW1TZh1E2pIempqsezgW1sckTIIDudFON8bJ2Mw==',
     format: 'mach-o',
@@ -91,13 +76,18 @@ export const targets: readonly Target[] = [
   },
   {
     name: 'windows-x64',
-    file: 'turnpike-windows-x64.exe',
-    compile: 'bun-windows-x64',
     package: '@oven/bun-windows-x64',
-    executable: 'bin/bun.exe',
     integrity:
       'sha512-a3LNctBVO8PjePsFZfwDleF2JXYf2BfQ1u/PLRnBDLnC2Riml+4+LgJpKj4xRGhB92KweGyQI5PXaTkP9qypMQ==',
     format: 'pe',
     machine: 'x64',
   },
 ]
+
+/** Every target of a release. */
+export const targets: readonly Target[] = systems.map((system) => {
+  const end = system.format === 'pe' ? '.exe' : ''
+  const { name } = system
+  const compile = `bun-${name}`
+  return { ...system, file: `turnpike-${name}${end}`, compile, executable: `bin/bun${end}` }
+})
