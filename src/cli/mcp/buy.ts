@@ -1,14 +1,55 @@
+import type { Address } from 'viem'
+import * as PaymentMeta from '../../gateway/mcp/Payment'
+import { encodeJson } from '../../protocol/Header'
 import * as Json from '../../protocol/Json'
+import * as Charge from '../buy/Charge'
 import * as Credential from '../buy/Credential'
 import { chooseFunded } from '../buy/funds'
 import * as Terms from '../buy/Terms'
 import * as Answer from './Answer'
-import type { BuyerOptions, Result, Wanted } from './context'
+import type { Catalogue } from './catalogue'
 import { findFates } from './evidence'
-import { GatewayError } from './gateway'
-import { type Presented, present } from './present'
+import { type Gateway, GatewayError } from './gateway'
+import type { Tool } from './Listing'
 import * as Sentences from './Sentences'
-import { callOf, type Payment, type Spending, SpendingError } from './spending'
+import {
+  type Buyer,
+  callOf,
+  type Payment,
+  type Spending,
+  SpendingError,
+  type Stored,
+} from './spending'
+import * as Text from './Text'
+
+export type Result = {
+  content: readonly Answer.Content[]
+  isError?: boolean
+  /** The payment can no longer be settled, so another one may be signed. */
+  isExpired?: boolean
+}
+
+export type Wanted = { name: string; args: Json.JsonObject }
+
+/** What the calls of one client share. */
+export type BuyerOptions = {
+  gateway: Gateway
+  catalogue: Catalogue
+  spending: Spending
+  privateKey: Uint8Array
+  payer: Address
+  limits: Sentences.Limits
+  /** `upto` is preferred where it is offered. */
+  scheme: Terms.Scheme
+  /** The only network that is paid on; undefined: any. */
+  network: string | undefined
+  /** Node for the facts of the chain; undefined: the public one of the network. */
+  rpc: string | undefined
+  /** How long a pending payment is presented again, ms. */
+  patienceMs: number
+  /** Unix ms. */
+  now: () => number
+}
 
 type Context = BuyerOptions & { reconcile: () => Promise<void> }
 
@@ -28,7 +69,11 @@ export function createBuyer(options: BuyerOptions) {
     reconcile,
     /** Calls a tool and pays for it within the limits. Never signs twice for an unfinished call. */
     async call(wanted: Wanted, signal: AbortSignal): Promise<Result> {
-      const id = callId(context, wanted)
+      if (wanted.name === budgetTool.name) {
+        await reconcile()
+        return describeBudget(options)
+      }
+      const id = callOf(options, wanted.name, Json.canonicalize(wanted.args))
       try {
         return await inTurn(turns, id, () => call(context, wanted, id, signal))
       } catch (error) {
@@ -42,10 +87,6 @@ export function createBuyer(options: BuyerOptions) {
 async function lower(spending: Spending, rpc: string | undefined): Promise<void> {
   const fates = await findFates(spending.unsettled(), rpc)
   for (const [id, fate] of fates) spending.settle(id, fate)
-}
-
-function callId({ gateway, payer }: Context, { name, args }: Wanted): string {
-  return callOf({ origin: gateway.origin, payer }, name, Json.canonicalize(args))
 }
 
 /** Equal calls run one after the other: the second one must see the payment of the first. */
@@ -76,7 +117,7 @@ async function call(
   const unfinished = spending.findUnfinished(id)
   if (unfinished) {
     const presented = await present(context, wanted, unfinished, signal)
-    if (presented.kind !== 'expired') return resultOf(presented)
+    if (!presented.isExpired) return presented
   }
   let answer: Answer.Answer
   try {
@@ -87,10 +128,7 @@ async function call(
     return refusal(Sentences.unreachable(error.message))
   }
   if (answer.kind === 'offers') return buy(context, wanted, { id, answer, signal })
-  const { result } = answer
-  const isError = Json.member(result, 'isError') === true
-  const note = Answer.note('[turnpike] Nothing was paid.')
-  return { content: [...Answer.contentOf(result), note], ...(isError && { isError }) }
+  return withNote(answer.result, '[turnpike] Nothing was paid.')
 }
 
 type Offered = {
@@ -118,7 +156,7 @@ async function buy(
     const { spentMicros } = reserved
     return refusal(Sentences.dayIsSpent(chosen, { spentMicros, limits, now: now() }))
   }
-  return resultOf(await present(context, wanted, reserved.payment, signal))
+  return present(context, wanted, reserved.payment, signal)
 }
 
 /** The terms to pay, or why none of them is paid. */
@@ -185,11 +223,212 @@ function sign(
   }
 }
 
-function resultOf(presented: Presented): Result {
-  if (presented.kind === 'answer') return presented.result
-  return refusal(presented.text)
-}
-
 export function refusal(text: string): Result {
   return { isError: true, content: [Answer.note(text)] }
+}
+
+/** Clocks of chains differ from ours by less. */
+const expiryMarginMs = 30_000
+const waits = { firstMs: 250, mostMs: 2_000 }
+
+const pendingCodes = ['settlement-pending', 'payment-in-progress', 'settlement-reverted']
+const laterCodes = ['not-ready', 'paused', 'budget-spent', 'rate-limited', 'internal-error']
+const lostCodes = [
+  'redeem-exhausted',
+  'invalid-redeem-token',
+  'payment-mismatch',
+  'idempotency-conflict',
+]
+const usedReasons = ['invalid_exact_evm_nonce_already_used', 'permit2_invalid_nonce']
+
+/** Presents a signed payment, in the one form that was stored, until its end is known. */
+async function present(
+  context: Context,
+  wanted: Wanted,
+  payment: Stored,
+  signal: AbortSignal,
+): Promise<Result> {
+  const answer = await ask(context, wanted, payment, signal)
+  if (answer instanceof GatewayError) return failed(context, payment, answer)
+  switch (answer.kind) {
+    case 'delivered':
+      return delivered(context, payment, answer)
+    case 'offers': {
+      const { code, reason } = answer.problem
+      if (code === 'invalid-challenge' && usedReasons.includes(reason))
+        return end(context, payment, Sentences.spent(payment))
+      return refused(context, payment, answer.problem)
+    }
+    case 'problem':
+      return ofProblem(context, payment, answer.problem)
+    case 'free': {
+      const text = Json.member(answer.result, 'isError') === true && firstText(answer.result)
+      if (text === false) return delivered(context, payment, answer)
+      return refused(context, payment, problemOf(text))
+    }
+  }
+}
+
+/** Repeats the same message while the settlement is pending, and when the connection breaks. */
+async function ask(
+  { gateway, patienceMs, now }: Context,
+  { name, args }: Wanted,
+  { credential, redeem, id }: Stored,
+  signal: AbortSignal,
+): Promise<Answer.Answer | GatewayError> {
+  const _meta = redeem
+    ? { [PaymentMeta.redeemKey]: redeem.token }
+    : {
+        [PaymentMeta.x402PaymentKey]: JSON.parse(credential) as Json.JsonObject,
+        // With the key, a lost answer is sent again instead of being refused as spent.
+        [PaymentMeta.idempotencyKey]: id,
+      }
+  const until = now() + patienceMs
+  for (let waitMs = waits.firstMs; ; waitMs = Math.min(2 * waitMs, waits.mostMs)) {
+    let answer: Answer.Answer | GatewayError
+    try {
+      const params = { name, arguments: args, _meta }
+      answer = Answer.of(await gateway.request('tools/call', params, signal))
+    } catch (error) {
+      if (!(error instanceof GatewayError)) throw error
+      answer = error
+    }
+    const isOpen =
+      answer instanceof GatewayError
+        ? answer.kind === 'lost'
+        : answer.kind === 'problem' && pendingCodes.includes(answer.problem.code)
+    if (!isOpen || signal.aborted || now() + waitMs >= until) return answer
+    await Bun.sleep(waitMs)
+  }
+}
+
+function failed(context: Context, payment: Stored, error: GatewayError): Result {
+  if (error.kind === 'refused') return refused(context, payment, problemOf(error.message))
+  const text = Sentences.unknown(payment, error.message)
+  // Otherwise an answer that can never be read would block this call forever.
+  if (error.kind === 'unusable' && isExpired(context, payment)) return end(context, payment, text)
+  return refusal(text)
+}
+
+function ofProblem(context: Context, payment: Stored, problem: Answer.Problem): Result {
+  const { code, redeem, transaction, reason } = problem
+  if (redeem !== undefined && redeem.attempts > 0) {
+    const { token, until } = redeem
+    const kept = { token, until }
+    context.spending.update(payment.id, { state: 'redeemable', transaction, redeem: kept })
+    return refusal(Sentences.redeemable({ ...payment, redeem: kept }, problem))
+  }
+  if (redeem !== undefined || lostCodes.includes(code))
+    return end(context, payment, Sentences.lost(payment, problem), transaction)
+  if (pendingCodes.includes(code)) return refusal(Sentences.pending(payment, problem))
+  if (laterCodes.includes(code)) return refusal(Sentences.notNow(payment, problem))
+  if (payment.scheme === 'upto' && reason === 'delivery_failed')
+    return end(context, payment, Sentences.uncharged(payment, problem))
+  return refused(context, payment, problem)
+}
+
+/** Gives the payment up for its call. It counts until the chain proves that it is void. */
+function end(
+  { spending }: Context,
+  { id }: Stored,
+  text: string,
+  transaction?: string | undefined,
+): Result {
+  spending.update(id, { state: 'over', transaction })
+  return refusal(text)
+}
+
+/** A payment that was refused may still be settled until it expires: no other is signed before. */
+function refused(context: Context, payment: Stored, problem: Answer.Problem): Result {
+  const text = Sentences.refused(payment, problem)
+  if (payment.redeem !== undefined || !isExpired(context, payment)) return refusal(text)
+  context.spending.update(payment.id, { state: 'over' })
+  return { ...refusal(text), isExpired: true }
+}
+
+function isExpired({ now }: Context, { validBefore }: Stored): boolean {
+  return now() > validBefore * 1000 + expiryMarginMs
+}
+
+function delivered(
+  { spending, limits, now }: Context,
+  payment: Stored,
+  answer: { result: Json.JsonObject; settled?: Json.JsonObject | undefined },
+): Result {
+  const { result, settled } = answer
+  const transaction = Answer.transactionOf(settled)
+  spending.update(payment.id, { state: 'delivered', transaction })
+  const { spentMicros } = spending.today()
+  const paid = paidOf(payment, settled)
+  return withNote(result, Sentences.cost(paid, transaction, { spentMicros, limits, now: now() }))
+}
+
+/** A result of the gateway with a last sentence of ours. */
+function withNote(result: Json.JsonObject, note: string): Result {
+  const isError = Json.member(result, 'isError') === true
+  const content = [...Answer.contentOf(result), Answer.note(note)]
+  return { content, ...(isError && { isError }) }
+}
+
+/** The cost of a call: with `upto`, the charge that the gateway names, within the ceiling. */
+function paidOf(payment: Stored, settled: Json.JsonObject | undefined): string {
+  const { scheme, amount, network, signedMicros } = payment
+  if (scheme === 'exact') return `${amount} on ${network}`
+  const charge = settled && Charge.ofResponse(encodeJson(settled))
+  if (charge === undefined || charge.amountAtomic > signedMicros)
+    return `up to ${amount} on ${network}`
+  const symbol = amount.split(' ').at(-1)
+  const charged = Sentences.dollars(charge.amountAtomic)
+  return `${charged} ${symbol} of at most ${amount} on ${network}`
+}
+
+function firstText(result: Json.JsonObject): string {
+  const [first] = Answer.contentOf(result)
+  return typeof first?.text === 'string' ? first.text : ''
+}
+
+function problemOf(detail: string): Answer.Problem {
+  return { code: 'refused', detail, reason: '', transaction: undefined, redeem: undefined }
+}
+
+/** The tool that reports what the wallet may still spend. */
+export const budgetTool: Tool = {
+  name: 'turnpike_budget',
+  title: 'What the wallet may spend',
+  description:
+    'Says what was spent today, the limits, when they reset, and which calls were paid and not ' +
+    'answered yet. Costs nothing.',
+  inputSchema: { type: 'object', properties: {}, additionalProperties: false },
+  annotations: { readOnlyHint: true, destructiveHint: false, openWorldHint: true },
+}
+
+const argumentsMax = 400
+const unfinishedMax = 10
+
+/** What the wallet has spent and may spend. */
+export function describeBudget(
+  buyer: Pick<BuyerOptions, 'spending' | 'limits' | 'payer' | 'now'> & Buyer,
+): Result {
+  const { spending, limits, payer, gateway, now } = buyer
+  const { spentMicros, payments } = spending.today()
+  const left = limits.perDayMicros - spentMicros
+  // The file is shared: calls at other gateways count, but only those of this gateway are listed.
+  const isOwn = ({ call, tool, args }: Stored) => call === callOf(buyer, tool, args)
+  const unfinished = spending.unfinished().filter(isOwn).slice(0, unfinishedMax)
+  const lines = [
+    `The wallet ${payer} pays for the tools of ${gateway.origin}.`,
+    `Limits: ${limits.perCall} USD for one call, ${limits.perDay} USD a day (UTC).`,
+    `Today: ${Sentences.dollars(spentMicros)} USD in ${payments} payments, ` +
+      `${Sentences.dollars(left > 0n ? left : 0n)} USD left. Resets at ${Sentences.resetOf(now())}.`,
+    ...unfinished.map(describeUnfinished),
+  ]
+  return { content: [Answer.note(lines.join('\n'))] }
+}
+
+function describeUnfinished({ state, tool: name, args, amount }: Stored): string {
+  const what = state === 'redeemable' ? 'paid and not delivered' : 'signed, its end is not known'
+  return (
+    `Unfinished, ${what}: ${name} with ${Text.line(args, argumentsMax)}, ${amount}. The same call ` +
+    'costs nothing more.'
+  )
 }

@@ -4,14 +4,7 @@ import * as Listing from './Listing'
 import type { Limits } from './Sentences'
 
 /** The tools of the gateway as they were listed last. */
-export type Catalogue = {
-  /** Lists them now; the last list when the gateway does not answer. Throws a GatewayError. */
-  list(signal: AbortSignal): Promise<Listing.Tool[]>
-  /** Listed price of a tool, in millionths of a dollar; undefined while it is not known. */
-  priceOf(name: string): bigint | undefined
-  /** Notes a price that the model was told. */
-  notePrice(name: string, micros: bigint): void
-}
+export type Catalogue = ReturnType<typeof createCatalogue>
 
 const pagesMax = 64
 
@@ -21,13 +14,14 @@ export function createCatalogue(
   limits: Limits,
   own: readonly string[],
   warn: (message: string) => void,
-): Catalogue {
+) {
   const prices = new Map<string, bigint>()
   let last: Listing.Tool[] | undefined
   return {
-    async list(signal) {
+    /** Lists them now; the last list when the gateway does not answer. Throws a GatewayError. */
+    async list(signal: AbortSignal): Promise<Listing.Tool[]> {
       try {
-        const listed = await readAll(gateway, own, { signal, warn })
+        const listed = await readAll(gateway, own, signal, warn)
         for (const { tool, priceMicros } of listed)
           if (priceMicros !== undefined) prices.set(tool.name, priceMicros)
         last = listed.map((each) => Listing.withLimit(each, limits))
@@ -37,15 +31,18 @@ export function createCatalogue(
       }
       return last
     },
-    priceOf: (name) => prices.get(name),
-    notePrice: (name, micros) => void prices.set(name, micros),
+    /** Listed price of a tool, in millionths of a dollar; undefined while it is not known. */
+    priceOf: (name: string) => prices.get(name),
+    /** Notes a price that the model was told. */
+    notePrice: (name: string, micros: bigint) => void prices.set(name, micros),
   }
 }
 
 async function readAll(
   gateway: Gateway,
   own: readonly string[],
-  { signal, warn }: { signal: AbortSignal; warn: (message: string) => void },
+  signal: AbortSignal,
+  warn: (message: string) => void,
 ): Promise<Listing.Listed[]> {
   const taken = new Set(own)
   const reserved = new Set(own.map(Listing.looksOf))

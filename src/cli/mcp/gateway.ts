@@ -4,25 +4,13 @@ import * as Text from './Text'
 
 /** JSON-RPC over HTTP to the MCP endpoint of a gateway, which may be hostile. */
 
-export type Gateway = {
-  /** Origin of the endpoint; payments are signed for offers from here only. */
-  origin: string
-  /** The result of a method. Throws a GatewayError. */
-  request(method: string, params: Json.JsonObject, signal: AbortSignal): Promise<Json.JsonObject>
-}
-
-export type GatewayOptions = {
-  /** The MCP endpoint. */
-  url: URL
-  /** Longest time of one request with its answer, ms. */
-  requestMs: number
-}
+export type Gateway = ReturnType<typeof createGateway>
 
 /**
  * `refused`: the gateway answered with an error about this message. After the others the effect of a
  * payment in the message is unknown: `lost` connections may be tried again, `unusable` answers not.
  */
-export type GatewayErrorKind = 'refused' | 'lost' | 'unusable' | 'cancelled'
+type GatewayErrorKind = 'refused' | 'lost' | 'unusable' | 'cancelled'
 
 /** No result. The message is for the user and ends with a full stop. */
 export class GatewayError extends Error {
@@ -41,12 +29,21 @@ const levelsMax = 64
 /** Parsing more would block the process for longer than a client waits. */
 const membersMax = 262_144
 
-/** A message is one POST: the gateway keeps no session. */
-export function createGateway({ url, requestMs }: GatewayOptions): Gateway {
+/**
+ * `url`: the MCP endpoint. `requestMs`: the longest time of one request with its answer. A message is
+ * one POST: the gateway keeps no session.
+ */
+export function createGateway({ url, requestMs }: { url: URL; requestMs: number }) {
   let last = 0
   return {
+    /** Origin of the endpoint; payments are signed for offers from here only. */
     origin: url.origin,
-    async request(method, params, signal) {
+    /** The result of a method. Throws a GatewayError. */
+    async request(
+      method: string,
+      params: Json.JsonObject,
+      signal: AbortSignal,
+    ): Promise<Json.JsonObject> {
       last++
       const id = last
       const message = { jsonrpc: '2.0', id, method, params }
@@ -71,12 +68,10 @@ export function createGateway({ url, requestMs }: GatewayOptions): Gateway {
       } catch (error) {
         if (error instanceof GatewayError) throw error
         if (signal.aborted) throw new GatewayError('cancelled', 'The call was cancelled.')
-        if (late.aborted)
-          throw new GatewayError(
-            'unusable',
-            `${url.origin} did not answer within ${requestMs / 1000} s.`,
-          )
-        throw new GatewayError('lost', `${url.origin} cannot be reached, or closed the connection.`)
+        const [kind, why] = late.aborted
+          ? (['unusable', `did not answer within ${requestMs / 1000} s.`] as const)
+          : (['lost', 'cannot be reached, or closed the connection.'] as const)
+        throw new GatewayError(kind, `${url.origin} ${why}`)
       }
     },
   }

@@ -1,14 +1,14 @@
 import { homedir } from 'node:os'
 import { join, resolve } from 'node:path'
 import { type Env, readEnv } from '../../config/env'
+import { isLoopback } from '../../config/values'
 import * as Amount from '../../protocol/Amount'
 import * as Crypto from '../../protocol/Crypto'
 import { isAmount, readKey, readWays } from '../buy/key'
 import { say } from '../buy/outcome'
 import { CommandError, failed } from '../Command'
 import type { Run } from '../commands'
-import { type Budget, tool as budgetTool, describeBudget } from './Budget'
-import { createBuyer } from './buy'
+import { budgetTool, createBuyer } from './buy'
 import { createCatalogue } from './catalogue'
 import { createGateway } from './gateway'
 import type { Limits } from './Sentences'
@@ -104,20 +104,15 @@ async function serve(
     ...{ gateway, catalogue, spending, privateKey, payer, limits },
     ...{ scheme, network, rpc, patienceMs, now },
   })
-  const budget: Budget = { spending, limits, payer, gateway: url.origin, now }
   const { serveStdio } = await import('./server')
   const server = await serveStdio({
     instructions: instructions(limits),
     warn,
     list: async (signal) => [budgetTool, ...(await catalogue.list(signal))],
-    async call(wanted, signal) {
-      if (wanted.name !== budgetTool.name) return buyer.call(wanted, signal)
-      await buyer.reconcile()
-      return describeBudget(budget)
-    },
+    call: buyer.call,
   })
   say(`turnpike: the tools of ${url.href} are paid by ${payer}; state in ${spending.file}`)
-  if (url.protocol === 'http:' && !isLoopback(url.hostname))
+  if (url.protocol === 'http:' && !isLoopback(url))
     warn(`${url.origin} is not encrypted: others on the way can change offers and answers`)
   await Promise.race([ended, server.closed])
   await server.stop(graceMs)
@@ -143,8 +138,4 @@ function untilEnd(): Promise<void> {
     for (const signal of ['SIGTERM', 'SIGINT', 'SIGHUP'] as const)
       process.once(signal, () => done())
   })
-}
-
-function isLoopback(hostname: string): boolean {
-  return hostname === 'localhost' || hostname === '[::1]' || /^127\./.test(hostname)
 }

@@ -11,7 +11,7 @@ import { CommandError } from '../Command'
  */
 
 /** `open`: signed, with an unknown end. `redeemable`: paid, with a token. `over`: given up. */
-export type State = 'open' | 'redeemable' | 'delivered' | 'over'
+type State = 'open' | 'redeemable' | 'delivered' | 'over'
 
 /** A signed payment. */
 export type Payment = {
@@ -46,7 +46,7 @@ export type Stored = Payment & {
   redeem: { token: string; until: string } | undefined
 }
 
-export type Reserved =
+type Reserved =
   /** The payment as it was written. */
   | { kind: 'reserved'; payment: Stored }
   /** It would exceed the limit of the day. */
@@ -57,38 +57,22 @@ export type Reserved =
 /** The state of a payment on the chain: it can move no money, or its cost. */
 export type Fate = { kind: 'void' } | { kind: 'charged'; micros: bigint }
 
-export type Spending = {
-  file: string
-  findUnfinished(call: string): Stored | undefined
-  /** Writes a payment unless the limit of the day forbids it. It is on the disk when this returns. */
-  reserve(payment: Payment, limitMicros: bigint): Reserved
-  /** Records the end of an unfinished payment, or its redeem token. Leaves a finished one as it is. */
-  update(id: string, change: Change): void
-  /** The sum of the current day. */
-  today(): { spentMicros: bigint; payments: number }
-  /** Payments of the current day whose amount the chain may still lower; at most 64. */
-  unsettled(): Stored[]
-  /** Records a state that was read from the chain. */
-  settle(id: string, fate: Fate): void
-  /** Unfinished payments, the newest first; at most 100. */
-  unfinished(): Stored[]
-  close(): void
-}
+export type Spending = ReturnType<typeof openSpending>
 
-export type Change = {
+type Change = {
   state: State
   transaction?: string | undefined
-  redeem?: { token: string; until: string } | undefined
+  redeem?: Stored['redeem']
 }
 
 /** Identifies a call: the same for the same tool and arguments, of one wallet at one gateway. */
-export function callOf({ origin, payer }: Buyer, name: string, canonicalArgs: string): string {
-  const parts = [origin, payer, name, canonicalArgs]
+export function callOf({ gateway, payer }: Buyer, name: string, canonicalArgs: string): string {
+  const parts = [gateway.origin, payer, name, canonicalArgs]
   return new Bun.CryptoHasher('sha256').update(parts.join('\n')).digest('hex')
 }
 
-/** `origin`: of the gateway. */
-type Buyer = { origin: string; payer: Address }
+/** A wallet at a gateway. */
+export type Buyer = { gateway: { origin: string }; payer: Address }
 
 /** The file cannot be used. */
 export class SpendingError extends CommandError {
@@ -137,7 +121,7 @@ PRAGMA user_version = ${version};
  * Opens the file and creates it for its owner only. `now` is unix ms; `busyMs` is how long it waits for
  * another process. Throws a SpendingError.
  */
-export function openSpending(file: string, now: () => number, busyMs = 5_000): Spending {
+export function openSpending(file: string, now: () => number, busyMs = 5_000) {
   let db: Database | undefined
   try {
     mkdirSync(dirname(file), { recursive: true, mode: 0o700 })
@@ -177,10 +161,9 @@ function prepare(db: Database, file: string): void {
   create.immediate()
 }
 
-type Row = Omit<
-  Stored,
-  'signedMicros' | 'usedMicros' | 'validBefore' | 'transaction' | 'redeem'
-> & {
+type Parsed = 'signedMicros' | 'usedMicros' | 'validBefore' | 'transaction' | 'redeem'
+
+type Row = Omit<Stored, Parsed> & {
   signedMicros: string
   usedMicros: string
   validBefore: bigint
@@ -193,9 +176,16 @@ const read = `SELECT id, call, tool, args, network, asset, method, scheme, payer
   credential, state, signed_micros AS signedMicros, used_micros AS usedMicros,
   valid_before AS validBefore, tx, redeem_token AS token, redeem_until AS until FROM payments`
 
-function from(db: Database, file: string, now: () => number): Spending {
+function from(db: Database, file: string, now: () => number) {
   const dayOf = () => new Date(now()).toISOString().slice(0, 10)
-  const open = db.query<Row, [string]>(`${read} WHERE call = ? AND state IN ('open', 'redeemable')`)
+  const isOpen = "state IN ('open', 'redeemable')"
+  const select = (which: string, ...values: string[]) =>
+    db
+      .query<Row, string[]>(`${read} ${which}`)
+      .all(...values)
+      .map(storedOf)
+  const findUnfinished = (call: string): Stored | undefined =>
+    select(`WHERE call = ? AND ${isOpen}`, call)[0]
   const opened = idOf(file)
   // Includes payments of later days, so that a clock that is set back does not free the limit.
   const sum = db.query<{ total: bigint; payments: bigint }, [string]>(
@@ -205,10 +195,6 @@ function from(db: Database, file: string, now: () => number): Spending {
   const spentOn = (day: string) => {
     const { total = 0n, payments = 0n } = sum.get(day) ?? {}
     return { spentMicros: total, payments: Number(payments) }
-  }
-  const findUnfinished = (call: string) => {
-    const row = open.get(call)
-    return row === null ? undefined : storedOf(row)
   }
   const reserve = db.transaction((payment: Payment, limitMicros: bigint): Reserved => {
     // The file was removed or replaced, so later processes would not read what is written to it.
@@ -230,22 +216,19 @@ function from(db: Database, file: string, now: () => number): Spending {
   return {
     file,
     findUnfinished,
-    reserve: (payment, limitMicros) => guarded(file, () => reserve.immediate(payment, limitMicros)),
-    update: (id, change) => guarded(file, () => update(db, id, change)),
+    /** Writes a payment unless the limit of the day forbids it. It is on the disk when this returns. */
+    reserve: (payment: Payment, limitMicros: bigint) =>
+      guarded(file, () => reserve.immediate(payment, limitMicros)),
+    /** Records the end of an unfinished payment, or its redeem token. Leaves a finished one as it is. */
+    update: (id: string, change: Change) => guarded(file, () => update(db, id, change)),
+    /** The sum of the current day. */
     today: () => spentOn(dayOf()),
-    unsettled: () =>
-      db
-        .query<Row, [string]>(`${read} WHERE day >= ? AND is_final = 0 LIMIT 64`)
-        .all(dayOf())
-        .map(storedOf),
-    settle: (id, fate) => guarded(file, () => settle(db, id, fate)),
-    unfinished: () =>
-      db
-        .query<Row, []>(
-          `${read} WHERE state IN ('open', 'redeemable') ORDER BY signed_at DESC LIMIT 100`,
-        )
-        .all()
-        .map(storedOf),
+    /** Payments of the current day whose amount the chain may still lower; at most 64. */
+    unsettled: () => select('WHERE day >= ? AND is_final = 0 LIMIT 64', dayOf()),
+    /** Records a state that was read from the chain. */
+    settle: (id: string, fate: Fate) => guarded(file, () => settle(db, id, fate)),
+    /** Unfinished payments, the newest first; at most 100. */
+    unfinished: () => select(`WHERE ${isOpen} ORDER BY signed_at DESC LIMIT 100`),
     close: () => db.close(),
   }
 }
@@ -276,10 +259,8 @@ function update(db: Database, id: string, { state, transaction, redeem }: Change
 
 function settle(db: Database, id: string, fate: Fate): void {
   if (fate.kind === 'charged') {
-    db.query('UPDATE payments SET used_micros = ?, is_final = 1 WHERE id = ? AND is_final = 0').run(
-      String(fate.micros),
-      id,
-    )
+    const charge = 'UPDATE payments SET used_micros = ?, is_final = 1 WHERE id = ? AND is_final = 0'
+    db.query(charge).run(String(fate.micros), id)
     return
   }
   db.query(
