@@ -1,16 +1,23 @@
 import type { Address } from 'viem'
 import type { Config, StockToken } from '../../config/Config'
 import { account, type DemoAccount } from '../../demo/accounts'
-import { buyWithMppx, buyWithX402, type Purchase } from '../../demo/buyers'
+import { buyWithMppx, buyWithX402, type Exchange, type Purchase } from '../../demo/buyers'
 import { balanceOf, type Chain } from '../../demo/chains'
 import type { World } from '../../demo/world'
 import * as Route from '../../gateway/Route'
 import { quoteFor } from '../../gateway/upstream/metering'
 import * as Charge from '../../meter/Charge'
 import { createReader } from '../../meter/Reader'
+import * as AddressText from '../../protocol/Address'
+import * as Amount from '../../protocol/Amount'
 import type { TransferMethod } from '../../protocol/Asset'
+import * as Json from '../../protocol/Json'
 import type * as Network from '../../protocol/Network'
-import { type Balances, transcribe, transcribeDelivery } from '../buy/transcript'
+import { isFault } from '../../protocol/Problem'
+import * as Receipt from '../../protocol/Receipt'
+import * as ReportedCharge from '../buy/Charge'
+import { settlementOf } from '../buy/outcome'
+import * as Terms from '../buy/Terms'
 
 /** Requests that cost half a cent, a cent, and what they may use, with every network and both protocols. */
 export const goods = {
@@ -130,6 +137,9 @@ function listed(stock: Config['stock']): StockToken | undefined {
   return stock?.tokens.find(({ symbol }) => symbol === 'NVDA')
 }
 
+/** What a purchase prints, and what is wrong with it. */
+type Report = { print: (text: string) => void; wrong: (fault: string) => void }
+
 /** Whether every purchase had the right result. */
 export async function buyWithEveryClient(
   world: World,
@@ -138,7 +148,9 @@ export async function buyWithEveryClient(
 ): Promise<boolean> {
   let good = true
   for (const [index, trial] of trials.entries()) {
-    const faults = await attempt({ world, base, print, trial, position: index + 1 })
+    const faults: string[] = []
+    const wrong = (fault: string) => void faults.push(fault)
+    await attempt({ print, wrong }, { world, base, trial, position: index + 1 })
     for (const fault of faults) print(`  WRONG: ${fault}`)
     if (faults.length > 0) good = false
   }
@@ -146,29 +158,22 @@ export async function buyWithEveryClient(
   return good
 }
 
-async function attempt(input: {
-  world: World
-  base: string
-  print: (text: string) => void
-  trial: Trial
-  position: number
-}): Promise<readonly string[]> {
-  const { world, base, print, trial, position } = input
+async function attempt(
+  report: Report,
+  { world, base, trial, position }: { world: World; base: string; trial: Trial; position: number },
+): Promise<void> {
+  const { print, wrong } = report
   const { client, network: id, buyer, path, init, method } = trial
   const { config, chains } = world
   const sold = trial.sold(config)
   const token = trial.token?.(config)
-  const network = config.networks.find((each) => each.id === id)
+  const asset = config.networks.find((each) => each.id === id)?.asset
   const chain = chains[id]
-  if (sold === undefined || network === undefined || !chain)
-    return [`what ${client} buys on ${id} is not configured`]
-  const { address, symbol, decimals } = network.asset
+  if (sold === undefined || asset === undefined || !chain)
+    return wrong(`what ${client} buys on ${id} is not configured`)
   const relayer = world.app.settlement.status()[0]?.relayer ?? account(0).address
-  const balances = async (): Promise<Balances> => ({
-    payer: await balanceOf(chain, address, buyer.address),
-    payee: await balanceOf(chain, address, sold.payee),
-    relayer: await balanceOf(chain, address, relayer),
-  })
+  const holders = [buyer.address, sold.payee, relayer]
+  const balances = () => Promise.all(holders.map((each) => balanceOf(chain, asset.address, each)))
   const shares = async () => (token ? balanceOf(chain, token.address, buyer.address) : 0n)
   const before = await balances()
   const sharesBefore = await shares()
@@ -179,30 +184,130 @@ async function attempt(input: {
         ? await buyWithMppx(world, base + path, buyer)
         : await buyWithX402(world, base + path, buyer, { network: id, method, init })
   } catch (error) {
-    return [`${client}: ${error instanceof Error ? error.message : error}`]
+    return wrong(`${client}: ${error instanceof Error ? error.message : error}`)
   }
   const used = trial.used?.(config, purchase.body)
-  const { lines, faults } = await transcribe({
-    title: `\n${position}. ${client}, ${symbol} on ${id}`,
-    purchase,
-    symbol,
-    decimals,
-    priceAtomic: used?.amountAtomic ?? sold.priceAtomic,
-    use: used && { ceilingAtomic: sold.priceAtomic, units: used.units },
-    before,
-    after: await balances(),
-    receiptSigner: world.app.receiptAddress,
-    mined: (transaction) => isMined(chain, transaction),
-  })
-  print(lines.join('\n'))
-  if (token === undefined) return faults
-  const delivered = transcribeDelivery(purchase, token.symbol, (await shares()) - sharesBefore)
-  print(delivered.lines.join('\n'))
-  return [...faults, ...delivered.faults]
+  const paidAtomic = used?.amountAtomic ?? sold.priceAtomic
+  const after = await balances()
+  const decimal = (atomic: bigint) => Amount.toDecimal(atomic, asset.decimals)
+  print(`\n${position}. ${client}, ${asset.symbol} on ${id}`)
+  describeRequests(report, purchase)
+  print('')
+  const { headers } = purchase.response
+  if (used !== undefined)
+    describeUse(report, headers, { used, ceilingAtomic: sold.priceAtomic }, (atomic) => {
+      return `${decimal(atomic)} ${asset.symbol}`
+    })
+  await describeReceipt(report, headers, world, chain)
+  print('')
+  for (const [at, role] of (['payer', 'payee', 'relayer'] as const).entries()) {
+    const [from = 0n, to = 0n] = [before[at], after[at]]
+    const expected = { payer: -paidAtomic, payee: paidAtomic, relayer: 0n }[role]
+    if (to - from !== expected)
+      wrong(`the ${role}'s balance moved by ${to - from}, not by ${expected}`)
+    const moved = `${decimal(from).padStart(12)} -> ${decimal(to).padStart(12)}`
+    print(`  ${role.padEnd(8)}${moved} ${asset.symbol}`)
+  }
+  if (token) describeDelivery(report, purchase, token.symbol, (await shares()) - sharesBefore)
+}
+
+/** The request, the 402, the paid request and the answer. */
+function describeRequests({ print, wrong }: Report, { requests, response, body }: Purchase) {
+  const [asked, ...paid] = requests
+  if (asked === undefined) return wrong('no request was made')
+  print(`\n  ${asked.method} ${asked.url}\n  ${status(asked.status)}`)
+  if (asked.status !== 402) wrong(`the first answer was ${asked.status}, not 402`)
+  for (const terms of Terms.decode(asked.responseHeaders)) print(`      ${Terms.describe(terms)}`)
+  for (const exchange of paid) {
+    print(`\n  ${exchange.method} ${exchange.url}\n      ${credential(exchange)}`)
+    print(`  ${status(exchange.status)}\n      ${shorten(body)}`)
+  }
+  if (paid.length !== 1) wrong(`${paid.length} paid requests were made, not one`)
+  if (response.status !== 200) wrong(`the answer was ${response.status}`)
+}
+
+/** The use of an answer, which `PAYMENT-RESPONSE` must report. */
+function describeUse(
+  { print, wrong }: Report,
+  headers: Headers,
+  { used, ceilingAtomic }: { used: Charge.Charge; ceilingAtomic: bigint },
+  shown: (atomic: bigint) => string,
+): void {
+  const charge = ReportedCharge.ofResponse(headers.get('payment-response') ?? '')
+  const units = Object.entries(used.units)
+  print(`  ceiling     ${shown(ceilingAtomic)}`)
+  print(`  units       ${units.map(([name, count]) => `${count} ${name}`).join(', ')}`)
+  print(`  charge      ${shown(charge?.amountAtomic ?? 0n)}`)
+  const isRight =
+    charge?.amountAtomic === used.amountAtomic &&
+    units.every(([name, count]) => charge.units[name] === count) &&
+    used.amountAtomic > 0n &&
+    used.amountAtomic < ceilingAtomic
+  if (!isRight) wrong(`the charge is not ${used.amountAtomic} of at most ${ceilingAtomic}`)
+}
+
+async function describeReceipt(
+  { print, wrong }: Report,
+  headers: Headers,
+  { app }: World,
+  chain: Chain,
+): Promise<void> {
+  const encoded = headers.get('payment-receipt') ?? headers.get('payment-response')
+  if (encoded === null) return wrong('there is no receipt')
+  const receipt = Receipt.parse(encoded)
+  if (isFault(receipt)) return wrong(receipt.detail)
+  const { transaction, payer, network, issuedAt } = receipt.payload
+  const signer = Receipt.verify(receipt)
+  if (signer === undefined || !AddressText.equal(signer, app.receiptAddress))
+    wrong('the receipt is not signed by the published key')
+  if (!(await isMined(chain, transaction))) wrong(`transaction ${transaction} did not succeed`)
+  if (settlementOf(encoded) !== transaction)
+    wrong('the receipt names another transaction than it signs')
+  print(`  settled by  ${transaction}`)
+  const issued = new Date(issuedAt * 1000).toISOString()
+  print(`  receipt     ${network}, paid by ${payer}, ${issued}`)
+  print(`              signed by ${signer}`)
 }
 
 async function isMined(chain: Chain, transaction: string): Promise<boolean> {
   const receipt = await chain.rpc('eth_getTransactionReceipt', [transaction])
   if (typeof receipt !== 'object' || receipt === null) return false
   return 'status' in receipt && receipt.status === '0x1'
+}
+
+/** The shares of a stock order, which must equal the received shares. */
+function describeDelivery(
+  { print, wrong }: Report,
+  { body }: Purchase,
+  symbol: string,
+  arrivedAtomic: bigint,
+) {
+  let order: Json.JsonObject
+  try {
+    order = Json.parse(body)
+  } catch {
+    return wrong('the answer is no order')
+  }
+  const text = (name: string) => String(Json.member(order, name) ?? '')
+  print(`  swapped by  ${text('swapTx')}`)
+  print(`  delivered   ${text('deliveredShares')} ${symbol} to ${text('recipient')}`)
+  const isRight = arrivedAtomic > 0n && text('deliveredSharesAtomic') === String(arrivedAtomic)
+  if (!isRight) wrong(`${arrivedAtomic} atomic shares arrived`)
+}
+
+function credential({ headers }: Exchange): string {
+  const name = headers.has('payment-signature') ? 'PAYMENT-SIGNATURE' : 'Authorization'
+  const value = headers.get(name)
+  return `${name}: ${value?.slice(0, 40)}... (${value?.length} characters)`
+}
+
+function status(code: number): string {
+  const names: Readonly<Record<number, string>> = { 200: 'OK', 402: 'Payment Required' }
+  return `${code} ${names[code] ?? ''}`.trimEnd()
+}
+
+function shorten(body: string): string {
+  const widest = 160
+  const line = body.replaceAll(/\s+/g, ' ')
+  return line.length > widest ? `${line.slice(0, widest)}... (${body.length} characters)` : line
 }
