@@ -2,8 +2,8 @@ import { afterAll, describe, expect, test } from 'bun:test'
 import { chmodSync, copyFileSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { service } from '../../src/cli/operate/service'
-import { format, type Unit, UnitError } from '../../src/cli/operate/Unit'
+import { CommandError } from '../../src/cli/Command'
+import { formatUnit, service, type Unit } from '../../src/cli/operate/service'
 import { exitCode } from '../harness/command'
 import { executable } from '../harness/executable'
 
@@ -145,13 +145,13 @@ describe('the command', () => {
       'data has the keys and payments of earlier starts',
     )
     expect((await printIn(cwd, { data: '/var/lib/turnpike' })).code).toBe(0)
-    expect(() => format({ ...usual, file: '/etc/a\nUser=root/b' })).toThrow(UnitError)
+    expect(() => formatUnit({ ...usual, file: '/etc/a\nUser=root/b' })).toThrow(CommandError)
   })
 })
 
 test('the sample unit is what the command prints', async () => {
   const sample = await Bun.file(join(import.meta.dir, '../../deploy/turnpike.service')).text()
-  expect(sample).toBe(format(usual))
+  expect(sample).toBe(formatUnit(usual))
 })
 
 describe.skipIf(analyze === '')('systemd', () => {
@@ -165,10 +165,20 @@ describe.skipIf(analyze === '')('systemd', () => {
 
   const shipped = ['DynamicUser', 'User', 'domain', 'credential'] as const
   const units: Readonly<Record<(typeof shipped)[number], string>> = {
-    DynamicUser: format({ ...usual, program: [executable] }),
-    User: format({ ...usual, program: [executable], user: 'turnpike', dataDir: '/srv/a b/50%' }),
-    domain: format({ ...usual, program: [executable], domain: 'a.example.com', hasLowPort: true }),
-    credential: format({ ...usual, program: [executable] }).replace(/^#([A-Z])/gm, '$1'),
+    DynamicUser: formatUnit({ ...usual, program: [executable] }),
+    User: formatUnit({
+      ...usual,
+      program: [executable],
+      user: 'turnpike',
+      dataDir: '/srv/a b/50%',
+    }),
+    domain: formatUnit({
+      ...usual,
+      program: [executable],
+      domain: 'a.example.com',
+      hasLowPort: true,
+    }),
+    credential: formatUnit({ ...usual, program: [executable] }).replace(/^#([A-Z])/gm, '$1'),
   }
 
   for (const name of shipped)
@@ -186,9 +196,9 @@ describe.skipIf(analyze === '')('systemd', () => {
     copyFileSync('/bin/true', program)
     chmodSync(program, 0o755)
     const unit = { ...usual, program: [program], file: join(odd, 'a "b" \\c.toml') }
-    expect(analyzed(format(unit), 'verify')).toEqual({ code: 0, said: '' })
+    expect(analyzed(formatUnit(unit), 'verify')).toEqual({ code: 0, said: '' })
     rmSync(program)
-    expect(analyzed(format(unit), 'verify').said).toContain('turnpike')
+    expect(analyzed(formatUnit(unit), 'verify').said).toContain('turnpike')
   })
 
   test('error: an unknown key and an open unit are found by these checks', async () => {
