@@ -1,6 +1,6 @@
 import { decodeJson } from '../../protocol/Header'
 import * as Json from '../../protocol/Json'
-import { amountOf, type Terms } from './Terms'
+import { amountOf, readable, type Terms } from './Terms'
 
 /** The charge of an answer that is paid by its use, as the server reports it. */
 
@@ -13,25 +13,17 @@ export type Charge = {
 
 /** The charge of a `PAYMENT-RESPONSE`; undefined when it names none. */
 export function ofResponse(encoded: string): Charge | undefined {
-  try {
+  return readable(() => {
     const json = decodeJson(encoded, 'either')
     const extensions = Json.optional(json, 'extensions', 'object') ?? {}
     const usage = Json.optional(extensions, 'usage', 'object') ?? {}
     return of(json, Json.optional(usage, 'info', 'object') ?? {})
-  } catch (error) {
-    if (error instanceof Json.JsonError) return undefined
-    throw error
-  }
+  })
 }
 
 /** The charge of a payment as `GET /api/payments/{id}` answers it; undefined while it has none. */
 export function ofPayment(payment: Json.JsonObject): Charge | undefined {
-  try {
-    return of(payment, payment)
-  } catch (error) {
-    if (error instanceof Json.JsonError) return undefined
-    throw error
-  }
+  return readable(() => of(payment, payment))
 }
 
 function of(json: Json.JsonObject, usage: Json.JsonObject): Charge {

@@ -1,4 +1,4 @@
-import type { Hex } from 'viem'
+import type { Address, Hex } from 'viem'
 import * as Challenge from '../../protocol/Challenge'
 import * as Crypto from '../../protocol/Crypto'
 import { base64url, encodeJson } from '../../protocol/Header'
@@ -8,7 +8,18 @@ import { permitName } from '../../protocol/Sponsoring'
 import * as Transfer from '../../protocol/Transfer'
 import * as Upto from '../../protocol/Upto'
 import { type MppSource, type Terms, timeoutSecondsMax, type X402Source } from './Terms'
-import type * as TokenPermit from './TokenPermit'
+
+/** The buyer's info of the x402 extension `eip2612GasSponsoring`. */
+export type PermitInfo = {
+  from: Address
+  asset: Address
+  spender: Address
+  amount: string
+  nonce: string
+  deadline: string
+  signature: Hex
+  version: string
+}
 
 /** The buyer's payment of terms, in the form of a request header. */
 export type Credential = {
@@ -29,7 +40,7 @@ export function from(
     now: number
     random: Uint8Array
     /** The permit for an x402 payment whose server sponsors the approval by it. */
-    permit?: TokenPermit.Info
+    permit?: PermitInfo
   },
 ): Credential {
   return terms.source.kind === 'mpp'
@@ -106,10 +117,7 @@ function payX402(terms: Terms, source: X402Source, input: Input): Credential {
   return { header: 'payment-signature', value: encodeJson(json), transfer, terms }
 }
 
-function withPermit(
-  extensions: Json.JsonObject | undefined,
-  info: TokenPermit.Info,
-): Json.JsonObject {
+function withPermit(extensions: Json.JsonObject | undefined, info: PermitInfo): Json.JsonObject {
   const declared = extensions && Json.member(extensions, permitName)
   return { ...extensions, [permitName]: { ...(Json.isObject(declared) && declared), info } }
 }

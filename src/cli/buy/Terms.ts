@@ -206,8 +206,8 @@ function known(network: string, address: Address): KnownAsset | undefined {
   return knownAssets.find((asset) => asset.network === network && asset.address === address)
 }
 
-/** Undefined instead of a JsonError: an invalid offer is omitted. */
-function readable<T>(read: () => T): T | undefined {
+/** Undefined instead of a JsonError. */
+export function readable<T>(read: () => T): T | undefined {
   try {
     return read()
   } catch (error) {

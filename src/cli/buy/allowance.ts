@@ -5,15 +5,16 @@ import * as Token from '../../chain/token'
 import * as Transaction from '../../chain/transaction'
 import { publicRpcOf } from '../../config/builtin'
 import * as Abi from '../../protocol/Abi'
+import * as Authorization from '../../protocol/Authorization'
 import * as Crypto from '../../protocol/Crypto'
 import * as Json from '../../protocol/Json'
 import * as Permit from '../../protocol/Permit'
 import * as Grant from '../../sponsor/Grant'
 import { CommandError } from '../Command'
 import { readText } from './body'
+import type { PermitInfo } from './Credential'
 import { hashText, problemOf, say } from './outcome'
 import type { Terms } from './Terms'
-import * as TokenPermit from './TokenPermit'
 
 /** Ways for a wallet without an approval to pay by Permit2, the cheapest first. */
 
@@ -30,16 +31,31 @@ const maxUint256 = (1n << 256n) - 1n
 const waitMs = 60_000
 const permitSeconds = 300n
 
-/** Reads the token's nonce and signs a permit of the amount. Throws a CommandError. */
-export function signPermit(terms: Terms, wallet: Wallet): Promise<TokenPermit.Info> {
+const permitType = Abi.hashOf(
+  'Permit(address owner,address spender,uint256 value,uint256 nonce,uint256 deadline)',
+)
+
+/**
+ * Signs an EIP-2612 permit of the token for Permit2, of exactly the amount: a signature instead of an
+ * approve. x402 specs/extensions/eip2612_gas_sponsoring.md. Throws a CommandError.
+ */
+export function signPermit(terms: Terms, wallet: Wallet): Promise<PermitInfo> {
   return withClient(terms, wallet, async (client) => {
-    const owner = Crypto.addressOf(wallet.privateKey)
-    const nonce = await word(client, Token.nonces(terms.asset.address, owner))
+    const { asset, chainId, amountAtomic } = terms
+    const from = Crypto.addressOf(wallet.privateKey)
+    const spender = Permit.permit2Address
+    const nonce = await word(client, Token.nonces(asset.address, from))
     const deadline = BigInt(Math.floor(wallet.now() / 1000)) + permitSeconds
-    say(
-      `permit     Permit2 may transfer ${terms.amountAtomic} atomic units, by signature (EIP-2612)`,
-    )
-    return TokenPermit.sign(terms, wallet.privateKey, { nonce, deadline })
+    say(`permit     Permit2 may transfer ${amountAtomic} atomic units, by signature (EIP-2612)`)
+    const accounts = Abi.address(from) + Abi.address(spender)
+    const numbers = [amountAtomic, nonce, deadline].map(Abi.uint).join('')
+    const words = permitType + accounts + numbers
+    const domain = Authorization.domainSeparator(chainId, asset.address, asset.eip712)
+    return {
+      ...{ from, asset: asset.address, spender, version: '1' },
+      ...{ amount: String(amountAtomic), nonce: String(nonce), deadline: String(deadline) },
+      signature: Crypto.sign(Abi.typedDigest(domain, words), wallet.privateKey),
+    }
   })
 }
 

@@ -263,13 +263,10 @@ async function checkReceipt(
 
 /** Transaction that a receipt of either protocol names beside its signed part. */
 export function settlementOf(encoded: string): string | undefined {
-  try {
+  return Terms.readable(() => {
     const json = decodeJson(encoded, 'either')
     return Json.optional(json, 'reference', 'text') ?? Json.optional(json, 'transaction', 'text')
-  } catch (error) {
-    if (error instanceof Json.JsonError) return undefined
-    throw error
-  }
+  })
 }
 
 /** Address that signs receipts, according to the server's documents. */

@@ -12,7 +12,6 @@ import { chooseFunded } from './funds'
 import { isAmount, readKey, readWays } from './key'
 import { finish, oneLine, type Purchase, problemOf, say } from './outcome'
 import * as Terms from './Terms'
-import type * as TokenPermit from './TokenPermit'
 
 /** `ask` asks on the terminal; undefined without one. */
 type Options = Run<'pay'> & { ask: ReturnType<typeof question> }
@@ -92,12 +91,15 @@ function limitOf({ max, ask, 'dry-run': isRehearsal }: Options): Purchase['max']
 }
 
 async function buy(purchase: Purchase, options: Options): Promise<number> {
-  if (options['dry-run']) return rehearse(purchase, options)
-  const wallet: Wallet = { privateKey: keyOf(options), rpc: options.rpc, now: purchase.now }
+  const { rpc, 'dry-run': isRehearsal, key, env } = options
+  // Without a key a rehearsal does not consider the balances of the wallet.
+  const isKeyless = isRehearsal && key === undefined && readEnv(env)('PAY_KEY') === undefined
+  const wallet = isKeyless ? undefined : { privateKey: keyOf(options), rpc, now: purchase.now }
   const asked = await send(purchase, {})
   if (asked.status !== 402) return finish(asked, purchase, undefined)
   const offered = await read(asked)
   const terms = await choose(offered, purchase, wallet)
+  if (isRehearsal || wallet === undefined) return rehearse(terms, offered, wallet)
   if (!(await isAllowed(terms, options))) return 1
   const { credential, response } = await payBy(terms, purchase, wallet)
   if (!(await lacksAllowance(response, terms))) return finish(response, purchase, credential)
@@ -105,29 +107,26 @@ async function buy(purchase: Purchase, options: Options): Promise<number> {
   const bySignature = offered.find(
     (other) => Terms.takesPermit(other) && Terms.isSame(other, terms) && isWanted(other, purchase),
   )
-  if (bySignature !== undefined) {
-    const permit = await signPermit(bySignature, wallet)
-    const paid = await payBy(bySignature, purchase, wallet, permit)
-    return finish(paid.response, purchase, paid.credential)
+  const permit = bySignature && (await signPermit(bySignature, wallet))
+  let fresh = bySignature
+  if (fresh === undefined) {
+    await approve(terms, wallet, purchase.url)
+    // The refused credential may not be presented again: its challenge was for another attempt.
+    const again = await send(purchase, {})
+    if (again.status !== 402) return finish(again, purchase, undefined)
+    const same = (await read(again)).filter((other) => Terms.isSame(other, terms))
+    fresh = await choose(same, purchase, wallet)
   }
-  await approve(terms, wallet, purchase.url)
-  // The refused credential may not be presented again: its challenge was for another attempt.
-  const again = await send(purchase, {})
-  if (again.status !== 402) return finish(again, purchase, undefined)
-  const same = (await read(again)).filter((other) => Terms.isSame(other, terms))
-  const fresh = await choose(same, purchase, wallet)
-  const paid = await payBy(fresh, purchase, wallet)
+  const paid = await payBy(fresh, purchase, wallet, permit)
   return finish(paid.response, purchase, paid.credential)
 }
 
-/** Shows what would be paid. Without a key the balances of the wallet are not considered. */
-async function rehearse(purchase: Purchase, options: Options): Promise<number> {
-  const hasKey = options.key !== undefined || readEnv(options.env)('PAY_KEY') !== undefined
-  const wallet = hasKey ? { privateKey: keyOf(options), rpc: options.rpc } : undefined
-  const asked = await send(purchase, {})
-  if (asked.status !== 402) return finish(asked, purchase, undefined)
-  const offered = await read(asked)
-  const terms = await choose(offered, purchase, wallet)
+/** Shows what would be paid. */
+function rehearse(
+  terms: Terms.Terms,
+  offered: readonly Terms.Terms[],
+  wallet: Wallet | undefined,
+): number {
   say(`402        ${Terms.describe(terms)}`)
   const payer = wallet === undefined ? 'the wallet' : Crypto.addressOf(wallet.privateKey)
   say(`would pay  ${payer} -> ${terms.payTo}; nothing is signed`)
@@ -150,7 +149,7 @@ async function payBy(
   terms: Terms.Terms,
   purchase: Purchase,
   { privateKey }: Wallet,
-  permit?: TokenPermit.Info,
+  permit?: Credential.PermitInfo,
 ): Promise<{ credential: Credential.Credential; response: Response }> {
   say(`402        ${Terms.describe(terms)}`)
   say(`pays       ${Crypto.addressOf(privateKey)} -> ${terms.payTo}`)
@@ -202,7 +201,7 @@ function keyOf({ key, env }: Options): Uint8Array {
 async function choose(
   offered: readonly Terms.Terms[],
   purchase: Purchase,
-  wallet: Pick<Wallet, 'privateKey' | 'rpc'> | undefined,
+  wallet: Wallet | undefined,
 ): Promise<Terms.Terms> {
   if (offered.length === 0) throw new PayError('The 402 has no offer that this buyer can pay.')
   const wanted = offered
@@ -258,7 +257,8 @@ async function send(
       ...(body === undefined ? {} : { body }),
     })
   } catch (error) {
-    throw new PayError(`${url.origin} did not answer: ${messageOf(error)}`)
+    const reason = error instanceof Error ? error.message : 'unknown error'
+    throw new PayError(`${url.origin} did not answer: ${reason}`)
   }
 }
 
@@ -302,8 +302,4 @@ async function present(purchase: Purchase, credential: Credential.Credential): P
     }
     await Bun.sleep(waitMs)
   }
-}
-
-function messageOf(error: unknown): string {
-  return error instanceof Error ? error.message : 'unknown error'
 }

@@ -1,5 +1,6 @@
 import * as Json from '../../protocol/Json'
 import { readAll } from '../buy/body'
+import { readable } from '../buy/Terms'
 import * as Text from './Text'
 
 /** JSON-RPC over HTTP to the MCP endpoint of a gateway, which may be hostile. */
@@ -85,7 +86,8 @@ function resultOf(response: Response, text: string, id: number): Json.JsonObject
       `The gateway redirects to ${Text.quote(headers.get('location') ?? '')}. Redirects are not ` +
         'followed: start turnpike mcp with that URL if it is right.',
     )
-  const message = parse(text)
+  const parsed = readable(() => Json.parseAny(text, levelsMax, membersMax))
+  const message = Json.isObject(parsed) ? parsed : undefined
   const error = message && Json.member(message, 'error')
   if (Json.isObject(error)) {
     const said = Text.quote(Json.member(error, 'message'))
@@ -102,14 +104,4 @@ function resultOf(response: Response, text: string, id: number): Json.JsonObject
       `The answer (status ${status}) is not one of an MCP endpoint. Is this the URL of a gateway?`,
     )
   return result
-}
-
-function parse(text: string): Json.JsonObject | undefined {
-  try {
-    const value = Json.parseAny(text, levelsMax, membersMax)
-    return Json.isObject(value) ? value : undefined
-  } catch (error) {
-    if (error instanceof Json.JsonError) return undefined
-    throw error
-  }
 }
