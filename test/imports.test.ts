@@ -37,7 +37,7 @@ const ranks: Readonly<Record<string, number>> = {
 }
 
 const entries = /^(src\/(main|build|release)\.ts|(src|db)\/.*\b(build|config)\.ts|test\/.*)$/
-const unicode = /^(src\/demo\/stocks\.ts|src\/gateway\/builtin\/|test\/)/
+const unicode = /^(src\/gateway\/builtin\/|test\/)/
 const clockOwners =
   /^(src\/(app|main|log|cli\/run)\.ts|db\/postgres\/beside\.ts|src\/demo\/.*|test\/.*)$/
 const elysiaOwners = /^(src\/app\/routes\.ts|src\/http\/problem\.ts|test\/.*)$/

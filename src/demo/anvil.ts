@@ -2,14 +2,6 @@ import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 
-/** A running anvil. */
-export type Anvil = {
-  port: number
-  pid: number
-  /** Ends the process; resolves when it has ended. */
-  stop(): Promise<void>
-}
-
 const packages: Readonly<Record<string, string>> = {
   'darwin-arm64': '@foundry-rs/anvil-darwin-arm64/bin/anvil',
   'darwin-x64': '@foundry-rs/anvil-darwin-amd64/bin/anvil',
@@ -33,7 +25,7 @@ exec "$@" 3<&- </dev/null`
  * Starts anvil on a free port unless `--port` is among the arguments, and waits until it listens.
  * Throws an installation hint without anvil, or anvil's output when it ended.
  */
-export async function startAnvil(args: readonly string[], anvil = findAnvil()): Promise<Anvil> {
+export async function startAnvil(args: readonly string[], anvil = findAnvil()) {
   // anvil writes old states to disk. In its default directory a killed anvil would leave them
   // behind.
   const states = mkdtempSync(join(tmpdir(), 'turnpike-anvil-'))
@@ -55,6 +47,7 @@ export async function startAnvil(args: readonly string[], anvil = findAnvil()): 
     }
     rmSync(states, { recursive: true, force: true })
   })
+  /** Ends the process; resolves when it has ended. */
   const stop = async () => {
     child.stdin.end()
     if (!guarded) child.kill('SIGKILL')

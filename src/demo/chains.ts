@@ -15,18 +15,8 @@ import { account, accounts } from './accounts'
 import { startAnvil } from './anvil'
 import * as Artifacts from './contracts/artifacts'
 
-/** A local chain. `wsUrl` is the same port's WebSocket. */
-export type Chain = {
-  chainId: number
-  url: string
-  wsUrl: string
-  port: number
-  pid: number
-  /** One JSON-RPC call; throws RpcError with the node's error. */
-  rpc(method: string, params: readonly unknown[]): Promise<unknown>
-  /** Ends the process; resolves when it has ended. */
-  stop(): Promise<void>
-}
+/** A local chain. */
+export type Chain = Awaited<ReturnType<typeof startChain>>
 
 type Network = Pick<NetworkConfig, 'asset' | 'chainId'>
 
@@ -96,22 +86,10 @@ const abi = parseAbi([
  * Starts a local chain without our contracts, which takes transactions of the accounts 0 to 9. Throws
  * when anvil is missing or does not start.
  */
-export async function startChain(
-  chainId: number,
-  { hasKeys = false, args = [] }: Settings = {},
-): Promise<Chain> {
+export async function startChain(chainId: number, { hasKeys = false, args = [] }: Settings = {}) {
   const own = ['--port', '0', '--chain-id', `${chainId}`, ...(hasKeys ? [] : ['--accounts', '0'])]
   const anvil = await startAnvil([...own, ...args])
   const url = `http://127.0.0.1:${anvil.port}`
-  const chain: Chain = {
-    chainId,
-    url,
-    wsUrl: `ws://127.0.0.1:${anvil.port}`,
-    port: anvil.port,
-    pid: anvil.pid,
-    rpc: async (method, params) => (await request(url, [[method, params]]))[0],
-    stop: anvil.stop,
-  }
   await request(url, [
     ['anvil_setLoggingEnabled', [false]],
     ...(hasKeys ? [] : accounts).flatMap(({ address }): RpcCall[] => [
@@ -119,7 +97,15 @@ export async function startChain(
       ['anvil_setBalance', [address, numberToHex(fundedWei)]],
     ]),
   ])
-  return chain
+  return {
+    ...anvil,
+    chainId,
+    url,
+    wsUrl: `ws://127.0.0.1:${anvil.port}`,
+    /** One JSON-RPC call; throws RpcError with the node's error. */
+    rpc: async (method: string, params: readonly unknown[]) =>
+      (await request(url, [[method, params]]))[0],
+  }
 }
 
 /**

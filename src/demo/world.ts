@@ -7,26 +7,16 @@ import * as App from '../app'
 import type { ServerContext } from '../app/options'
 import type { Config, NetworkConfig, Stock } from '../config/Config'
 import { loadSecrets, type Secrets } from '../config/env'
-import { format, parse } from '../config/merchants'
+import { format, type Overrides, parse } from '../config/merchants'
 import type { Log } from '../log'
 import type * as Network from '../protocol/Network'
 import { account } from './accounts'
 import { type Chain, mine, startPrepared } from './chains'
 import { MissingExchangeError, openExchange } from './exchange'
 import { baseFees, type Fees, robinhoodFees, withFees } from './fees'
-import { startUpstreams, type Upstreams } from './upstreams'
+import { startUpstreams } from './upstreams'
 
-export type World = {
-  app: App.App
-  config: Config
-  chains: Readonly<Record<Network.Id, Chain>>
-  upstreams: Upstreams
-  dataDir: string
-  /** Signs in to `/admin`. */
-  adminToken: string
-  /** Ends everything it started and removes the data directory. */
-  stop(): Promise<void>
-}
+export type World = Awaited<ReturnType<typeof startWorld>>
 
 export type WorldOptions = {
   /** Text of merchants.toml and its name for messages. */
@@ -60,9 +50,10 @@ const payoutAccount = account(7)
  * Runs a configuration on local chains with sample upstreams. Only RPC URLs, upstream hosts, payout
  * and base_url are replaced. When a part does not start, it stops the others and throws.
  */
-export async function startWorld(options: WorldOptions): Promise<World> {
-  const { text, file, port, log, progress = () => undefined } = options
+export async function startWorld(options: WorldOptions) {
+  const { port, log, progress = () => undefined } = options
   const endings: (() => void | Promise<void>)[] = []
+  /** Ends everything it started and removes the data directory. */
   const stop = async () => {
     const failures: unknown[] = []
     // A part that fails to stop must not prevent the others from stopping.
@@ -79,8 +70,7 @@ export async function startWorld(options: WorldOptions): Promise<World> {
       listen: `127.0.0.1:${port}`,
       upstream: (url: URL) => new URL(url.pathname + url.search, upstreamsUrl),
     }
-    const env = demoEnvironment
-    const before = configure(text, file, env, { ...overrides, rpcUrls: anyLoopback })
+    const before = configure(options, { ...overrides, rpcUrls: anyLoopback })
     const { networks, stock, merchants } = before
     const upstreams = await startUpstreams({ merchants, stock, port: port === 0 ? 0 : port + 4 })
     endings.push(() => upstreams.stop())
@@ -110,10 +100,10 @@ export async function startWorld(options: WorldOptions): Promise<World> {
     })
     const chains: Record<Network.Id, Chain> = Object.fromEntries(started)
     const rpcUrls = Object.fromEntries(started.map(([id, chain]) => [id, chain.url]))
-    const config = configure(text, file, env, { ...overrides, rpcUrls })
+    const config = configure(options, { ...overrides, rpcUrls })
     const dataDir = mkdtempSync(join(tmpdir(), 'turnpike-demo-'))
     endings.push(() => rmSync(dataDir, { recursive: true, force: true }))
-    const secrets = loadSecrets({ dataDir, env })
+    const secrets = loadSecrets({ dataDir, env: demoEnvironment })
     const { now, marketTimeoutMs, openServer } = options
     const app = await App.start({
       config,
@@ -165,15 +155,8 @@ const demoEnvironment = {
   ASSISTANT_KEY: 'demo',
 }
 
-type Overrides = NonNullable<Parameters<typeof parse>[1]['overrides']>
-
-function configure(
-  text: string,
-  file: string,
-  env: Readonly<Record<string, string>>,
-  overrides: Overrides,
-): Config {
-  const { config, faults } = parse(text, { file, env, overrides })
+function configure({ text, file }: WorldOptions, overrides: Overrides): Config {
+  const { config, faults } = parse(text, { file, env: demoEnvironment, overrides })
   if (config === undefined) throw new Error(faults.map(format).join('\n'))
   return config
 }
