@@ -12,7 +12,7 @@ import {
 } from '../../db/sqlite/directory'
 import { createLedger } from '../../db/sqlite/ledger'
 import { DatabaseFileError, open } from '../../db/sqlite/open'
-import { startFault } from '../../src/cli/sell/start-fault'
+import { startFault } from '../../src/cli/sell/serve'
 import { createLog } from '../../src/log'
 import { createSettlement } from '../../src/settlement/settlement'
 import { remedyOfReason } from '../../src/settlement/state/availability'

@@ -49,7 +49,8 @@ export async function demo({ once = false, config, env }: Run<'demo'>): Promise<
     if (bought !== true) print(logged.join('\n'))
     return bought === true ? 0 : 1
   } catch (error) {
-    process.stderr.write(`turnpike: ${messageOf(error)}\n`)
+    const message = error instanceof Error ? error.message : String(error)
+    process.stderr.write(`turnpike: ${message.trim()}\n`)
     return 1
   } finally {
     await world?.stop()
@@ -154,11 +155,6 @@ function instructions(world: World, port: number): string {
     'Ctrl-C stops everything.',
     '',
   ].join('\n')
-}
-
-function messageOf(error: unknown): string {
-  const message = error instanceof Error ? error.message : String(error)
-  return message.trim()
 }
 
 function print(text: string): void {

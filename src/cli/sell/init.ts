@@ -1,11 +1,12 @@
-import { closeSync, existsSync, mkdirSync, openSync, writeSync } from 'node:fs'
+import { existsSync, mkdirSync, writeFileSync } from 'node:fs'
 import { dirname } from 'node:path'
+import { builtIns, findBuiltIn } from '../../config/builtin'
 import { codeOf, type Env } from '../../config/env'
 import { parse } from '../../config/merchants'
+import { isPrivate } from '../../config/values'
 import type { Run } from '../commands'
 import { self } from '../words'
 import { check } from './check'
-import { type Answers, compose, defaults, networksIn, slugOf } from './template'
 
 type Options = Run<'init'>
 /** Asks on the terminal; undefined at its end. Absent without a terminal. */
@@ -46,7 +47,9 @@ export async function init(options: Options, ask: Ask): Promise<number> {
   }
   const missing = questions.filter(({ name }) => options[name] === undefined)
   if (missing.length > 0 && ask === undefined) {
-    err(`turnpike: init has no terminal to ask on; add ${missing.map(optionOf).join(', ')}`)
+    err(
+      `turnpike: init has no terminal to ask on; add ${missing.map(({ name }) => `--${name}`).join(', ')}`,
+    )
     err(
       `  ${self()} init --upstream https://api.example.com --price 0.01 --networks base --payout 0x...`,
     )
@@ -63,10 +66,6 @@ export async function init(options: Options, ask: Ask): Promise<number> {
     return 1
   }
   return finish(options, answers)
-}
-
-function optionOf({ name }: Question): string {
-  return `--${name}`
 }
 
 /** The faults of every option, each with the options before it. */
@@ -127,12 +126,7 @@ async function complete(options: Options, ask: Ask): Promise<Answers | undefined
 function write(file: string, text: string): string | undefined {
   try {
     mkdirSync(dirname(file), { recursive: true })
-    const descriptor = openSync(file, 'wx')
-    try {
-      writeSync(descriptor, text)
-    } finally {
-      closeSync(descriptor)
-    }
+    writeFileSync(file, text, { flag: 'wx' })
     return undefined
   } catch (error) {
     return `${file} cannot be written (${codeOf(error)}): name another place by --config`
@@ -156,4 +150,110 @@ Start it. It prints the address that pays gas: send it some ETH.
 Ask for the price: every path of ${answers.upstream} is sold below this address.
   curl -i http://localhost:4020/m/${slugOf(answers.upstream)}`)
   return 0
+}
+
+/** The answers for a new file, as they were typed. */
+type Answers = {
+  /** URL of the API that is sold. */
+  upstream: string
+  /** USD per request. */
+  price: string
+  /** Words or CAIP-2 ids, with commas or blanks. */
+  networks: string
+  /** Address of the wallet that is paid. */
+  payout: string
+  /** URL of a node; undefined: the public ones. */
+  rpc: string | undefined
+}
+
+/** Samples without a fault, for answers that are not known yet. */
+export const defaults: Answers = {
+  upstream: 'https://api.example.com',
+  price: '0.01',
+  networks: 'base',
+  payout: '0x1111111111111111111111111111111111111111',
+  rpc: undefined,
+}
+
+/** The text of a file of at most 25 lines that sells every path of an API at one price. */
+export function compose({ upstream, price, networks, payout, rpc }: Answers): string {
+  const names = networksIn(networks)
+  const hasTestnet = names.some((name) => findBuiltIn(name)?.table.testnet === true)
+  const list = `[${names.map((name) => JSON.stringify(name)).join(', ')}]`
+  const url = URL.parse(upstream)
+  const isOpen = url !== null && url.protocol === 'https:' && !isPrivate(url)
+  const slug = slugOf(upstream)
+  const usd = JSON.stringify(price.replace(/^\$\s*/, ''))
+  const isLong = hasTestnet && rpc !== undefined
+  return [
+    `# What turnpike sells. After a change: turnpike check. ${reference('NAME')} is read from the environment.`,
+    '[service]',
+    said('base_url = "http://localhost:4020"', 'as buyers see it: https://pay.example.com'),
+    said(`payout = ${JSON.stringify(payout)}`, 'the wallet that is paid'),
+    said(`networks = ${list}`, `known: ${builtIns.map(({ word }) => word).join(', ')}`),
+    ...(isLong ? [] : [said('# contact = "you@your.domain"', 'published in documents')]),
+    '',
+    ...nodes(names[0] ?? '', rpc, hasTestnet),
+    said('[facilitator]', 'settles x402 payments to this wallet'),
+    said(`min_amount = ${usd}`, 'the least that is worth the gas'),
+    '',
+    '[[merchants]]',
+    said(`slug = ${JSON.stringify(slug)}`, `buyers ask below /m/${slug}`),
+    `upstream = ${JSON.stringify(upstream)}`,
+    ...(isOpen ? [] : [said('allow_private = true', 'for plain http and private addresses')]),
+    ...(hasTestnet ? [`networks = ${list}`, said('testnet_ok = true', 'for test money')] : []),
+    ...(isLong ? [] : [said(header, 'a key of the upstream')]),
+    '[[merchants.routes]]',
+    said('path = "/"', 'each path that no other route has'),
+    'methods = ["GET", "POST"]',
+    said(`price = ${usd}`, 'USD per request'),
+    said('# [[merchants.routes]]', 'a second route, with its own price'),
+    '# path = "/report"',
+    '# price = "0.05"',
+    '',
+  ].join('\n')
+}
+
+const header = `# headers = { Authorization = "Bearer ${reference('API_KEY')}" }`
+
+/** The block of a node: a comment without one, and nothing for test money. */
+function nodes(name: string, rpc: string | undefined, hasTestnet: boolean): string[] {
+  const header = `[networks.${JSON.stringify(findBuiltIn(name.toLowerCase())?.id ?? name)}]`
+  if (rpc !== undefined)
+    return [
+      said(header, 'its keys replace built-in ones'),
+      `rpc_urls = [${JSON.stringify(rpc)}]`,
+      '',
+    ]
+  if (hasTestnet) return []
+  return [
+    said(`# ${header}`, 'your node: public ones are limited'),
+    '# rpc_urls = ["https://..."]',
+    '',
+  ]
+}
+
+/** The words or ids of an answer. */
+function networksIn(answer: string): string[] {
+  const names = answer.toLowerCase().split(/[\s,]+/)
+  return names.filter((name) => name !== '')
+}
+
+/** `open-meteo` of https://api.open-meteo.com, and `api` of an address. */
+export function slugOf(upstream: string): string {
+  const url = URL.parse(upstream)
+  if (url === null || isPrivate(url) || /^[\d.]+$|^\[/.test(url.hostname)) return 'api'
+  const labels = url.hostname.split('.').filter((label) => !/^(api|www|)$/.test(label))
+  const slug = labels[0]?.replace(/[^a-z0-9-]/g, '-')
+  return slug === undefined || slug === '' || labels.length < 2 ? 'api' : slug
+}
+
+/** A name in the environment, as the file writes it. */
+function reference(name: string): string {
+  return `\${${name}}`
+}
+
+/** A line with its comment at one column. */
+function said(line: string, comment: string): string {
+  return `${line.padEnd(54)} # ${comment}`
 }

@@ -1,4 +1,4 @@
-import { readFile } from 'node:fs/promises'
+import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import type { Target } from '../../../db/postgres/Url'
 import { DataDirectoryError, databaseName, openDirectory } from '../../../db/sqlite/directory'
@@ -8,28 +8,27 @@ import type { Config } from '../../config/Config'
 import {
   type Env,
   EnvironmentError,
+  findOwnKeys,
   loadSecrets,
   ownKeys,
   readEnv,
   type Secrets,
 } from '../../config/env'
+import { index, lineOf, type Path } from '../../config/lines'
 import { format, parse } from '../../config/merchants'
 import { exposuresOf } from '../../config/warnings'
-import { createLog } from '../../log'
+import { hostOf } from '../../http/url'
+import { createLog, type Log } from '../../log'
 import * as Crypto from '../../protocol/Crypto'
 import { etherText } from '../../settlement/state/relayer-funds'
 import type { Run } from '../commands'
 import { deskKeyFault, findTarget, opening, serverFault } from '../operate/database'
 import { createOperator } from '../operate/operator'
 import { createMessages, createOutput, isTerminal } from '../output'
+import { ownVersion } from '../version'
 import { salesOf, unreadable, warn } from '../words'
 import { describe } from './gas-cost'
 import { readHttps } from './https'
-import { reload } from './reload'
-import { startFault } from './start-fault'
-
-/** Version and commit that the build wrote into the executable. */
-declare const VERSION: string | undefined
 
 /** Exit code of a gateway that must send nothing more: EX_SOFTWARE of sysexits.h. */
 const fencedCode = 70
@@ -77,7 +76,7 @@ export async function serve(options: Run<'serve'>): Promise<number> {
       openServer,
       log,
       https,
-      version: typeof VERSION === 'string' ? VERSION : 'development',
+      version: ownVersion().version,
       droppedLines,
       fetchesMax: fetchesMax(options.env),
       isLasting: true,
@@ -141,7 +140,7 @@ async function configure(
   const { file, dataDir, env } = options
   let text: string
   try {
-    text = await readFile(file, 'utf8')
+    text = readFileSync(file, 'utf8')
   } catch (error) {
     return `turnpike: ${unreadable(file, error)}\n`
   }
@@ -156,8 +155,8 @@ async function configure(
       return ownKeys(secrets).map(Crypto.addressOf)
     }
     const domains = https?.domains ?? []
-    const { config, faults: found } = parse(text, { file, env, domains, relayers })
-    if (config === undefined || secrets === undefined) return faults(found)
+    const { config, faults } = parse(text, { file, env, domains, relayers })
+    if (config === undefined || secrets === undefined) return `${faults.map(format).join('\n')}\n`
     const fault = deskKeyFault(config, env)
     if (fault !== undefined) return `turnpike: ${fault}\n`
     const hasOwnTls = https !== undefined
@@ -168,10 +167,6 @@ async function configure(
       return `turnpike: ${error.message}\n`
     throw error
   }
-}
-
-function faults(found: readonly Parameters<typeof format>[0][]): string {
-  return `${found.map(format).join('\n')}\n`
 }
 
 /** The runtime's limit of fetches, which it read from the environment at its start. */
@@ -225,4 +220,90 @@ function banner(
     if (outOfService !== undefined)
       lines.push(`  ${slug} is out of service: ${outOfService} is not set`)
   return `${lines.join('\n')}\n`
+}
+
+/** Why the service could not start, and what to do. */
+export function startFault(error: unknown, { listen }: Pick<Config['service'], 'listen'>): string {
+  if (!(error instanceof Error)) return 'it could not start: report this'
+  const isListen = 'syscall' in error && error.syscall === 'listen'
+  const code = 'code' in error ? String(error.code) : undefined
+  const address = `${hostOf(listen.hostname)}:${listen.port}`
+  if (code === 'EADDRINUSE')
+    return (
+      `${address} is in use by another program: stop that program, or name another port by ` +
+      'listen under [service]'
+    )
+  if (isListen && code === 'EACCES')
+    return (
+      `${address} cannot be opened by this user (EACCES), because ports below 1024 are for root: ` +
+      'name a higher port by listen under [service], or give the program CAP_NET_BIND_SERVICE'
+    )
+  if (isListen)
+    return (
+      `${address} is no address to listen on here (${code}): name one of this machine, or ` +
+      `0.0.0.0 for all, by listen under [service]`
+    )
+  return error.message
+}
+
+type ReloadOptions = {
+  app: App.App
+  file: string
+  dataDir: string
+  env: Env
+  /** Domains of `--domain`. */
+  domains?: readonly string[] | undefined
+  /** Accounts of the keys with which the process runs, the desk's last. */
+  relayers: readonly `0x${string}`[]
+  log: Log
+}
+
+/**
+ * Reads the file again and applies it, or keeps the present configuration and logs every reason as
+ * `file:line: message`. Returns these reasons: none when the file was applied. Never throws.
+ */
+async function reload(options: ReloadOptions): Promise<readonly string[]> {
+  const { app, file, env, domains = [], log } = options
+  try {
+    const text = readFileSync(file, 'utf8')
+    const faults = changedKeys(options)
+    const result = parse(text, { file, env, domains, relayers: () => options.relayers })
+    faults.push(...result.faults.map(format))
+    if (result.config !== undefined && faults.length === 0) {
+      const places = await app.reload(result.config)
+      if (places.length === 0) {
+        const { merchants, hash } = result.config
+        const routes = merchants.reduce((sum, merchant) => sum + merchant.routes.length, 0)
+        log('reloaded', { file, merchants: merchants.length, routes, hash })
+        return []
+      }
+      faults.push(...describePlaces(places, text, file))
+    }
+    log('reload-refused', { faults })
+    return faults
+  } catch (error) {
+    const isOurs = error instanceof EnvironmentError
+    log('reload-refused', { faults: isOurs ? [error.message] : [], error })
+    return [isOurs ? error.message : 'the file cannot be read or applied; the log has the error']
+  }
+}
+
+/** Key files can change. Payments in progress were signed with the keys of the start. */
+function changedKeys({ dataDir, env, relayers }: ReloadOptions): string[] {
+  const found = findOwnKeys({ dataDir, env }).map(Crypto.addressOf)
+  if (found.join() === relayers.join()) return []
+  return [
+    'the relayer keys or the desk key are not those the process was started with: restart to change them',
+  ]
+}
+
+function describePlaces(places: readonly Path[], text: string, file: string): string[] {
+  const lines = index(text)
+  return places.map((path) =>
+    format({
+      file,
+      line: lineOf(lines, path),
+      message: `${path.join('.')} has changed, which needs a restart`,
+    }),
+  )
 }
