@@ -5,42 +5,7 @@ import type { Asset } from '../protocol/Asset'
 import type * as Network from '../protocol/Network'
 import type { Pattern } from '../protocol/Webhook'
 import * as Headers from './headers'
-import {
-  address,
-  amount,
-  amountOrOff,
-  arrayOf,
-  baseUrl,
-  byName,
-  colour,
-  filled,
-  flag,
-  group,
-  gwei,
-  integer,
-  keys,
-  limit,
-  list,
-  listen,
-  mayBe,
-  oneOf,
-  own,
-  pointer,
-  positive,
-  price,
-  ratio,
-  recordOf,
-  required,
-  restart,
-  sentence,
-  sixDecimals,
-  size,
-  tableOf,
-  text,
-  typed,
-  type Values,
-  wei,
-} from './kinds'
+import * as K from './kinds'
 import * as V from './values'
 
 /**
@@ -49,8 +14,8 @@ import * as V from './values'
  */
 
 const string = { type: 'string' }
-const strings = (description: string) => list(description, V.text).schema
-const jsonSchema = (description: string) => ({ ...recordOf({}), description })
+const strings = (description: string) => K.list(description, V.text).schema
+const jsonSchema = (description: string) => ({ ...K.recordOf({}), description })
 
 /** An image that was read with the file. Its own size is in pixels. */
 export type Logo = {
@@ -60,245 +25,256 @@ export type Logo = {
   height: number
 }
 
-export const service = keys({
-  title: filled('Name of the service in pages and documents.', 'Turnpike'),
-  lead: sentence('What is sold, in one sentence, on the first page.'),
-  logo: own<Logo | undefined>(text('SVG or PNG file of at most 64 KiB, beside this file.').schema),
-  accent: colour('Colour of the pages, such as "#0b6060".'),
-  baseUrl: restart(
-    baseUrl('URL of the service as buyers see it, without a path.', 'http://localhost:4020'),
+export const service = K.keys({
+  title: K.filled('Name of the service in pages and documents.', 'Turnpike'),
+  lead: K.sentence('What is sold, in one sentence, on the first page.'),
+  logo: K.own<Logo | undefined>(
+    K.text('SVG or PNG file of at most 64 KiB, beside this file.').schema,
   ),
-  listen: restart(listen('Address and port.', '127.0.0.1:4020')),
-  connectionsMax: restart(integer('Connections of clients.', 16, 1_000_000, 10_000)),
+  accent: K.colour('Colour of the pages, such as "#0b6060".'),
+  baseUrl: K.restart(
+    K.baseUrl('URL of the service as buyers see it, without a path.', 'http://localhost:4020'),
+  ),
+  listen: K.restart(K.listen('Address and port.', '127.0.0.1:4020')),
+  connectionsMax: K.restart(K.integer('Connections of clients.', 16, 1_000_000, 10_000)),
   // Absolute, without a trailing slash. Its path is served besides `/` and `/facilitator`.
-  facilitatorUrl: own<string>(
-    text('URL of the facilitator; may have a path. Empty: base_url.', '').schema,
+  facilitatorUrl: K.own<string>(
+    K.text('URL of the facilitator; may have a path. Empty: base_url.', '').schema,
   ),
   // Absolute, without a trailing slash. Its path is served in addition to `/`.
-  stockBaseUrl: restart(
-    own<string>(text('URL of the stock desk and of gas. Empty: base_url.', '').schema),
+  stockBaseUrl: K.restart(
+    K.own<string>(K.text('URL of the stock desk and of gas. Empty: base_url.', '').schema),
   ),
-  contact: filled('Address in documents and in requests to others; without it there is none.'),
-  guidance: text(
+  contact: K.filled('Address in documents and in requests to others; without it there is none.'),
+  guidance: K.text(
     'First guidance for agents in documents.',
     'Each path is an independent paid endpoint.',
   ),
-  payout: required('Wallet that receives payments.', V.address, '"0x..."', V.zeroAddress),
-  trustProxy: integer('Reverse proxies in front that set X-Forwarded-For.', 0, 16, 0),
+  payout: K.required('Wallet that receives payments.', V.address, '"0x..."', V.zeroAddress),
+  trustProxy: K.integer('Reverse proxies in front that set X-Forwarded-For.', 0, 16, 0),
   // Read before, to find the tables of the networks.
-  networks: own<never>(
+  networks: K.own<never>(
     strings(
       'Networks: "base", "base-sepolia", "robinhood", or CAIP-2 ids. Without it, those with a block.',
     ),
   ),
-  discoveryNetwork: own<Network.Id>(
-    text(
+  discoveryNetwork: K.own<Network.Id>(
+    K.text(
       'Network of the aggregated document; "robinhood" where it is offered, else the first network.',
     ).schema,
   ),
   // Every network once, the MPP challenges first to last.
-  mppOrder: own<readonly Network.Id[]>(
+  mppOrder: K.own<readonly Network.Id[]>(
     strings('Order of MPP challenges: "base", "robinhood", then the others by default.'),
   ),
-  stopSeconds: integer('Longest time that a stop waits for paid requests.', 0, 600, 30),
-  settleWaitSeconds: integer('Longest wait of a buyer for a settlement.', 1, 300, 25),
-  confirmTwiceAboveAtomic: amountOrOff('USD above which a second node must agree, or "off".', '10'),
-  unsettledMaxAtomic: amount('USD that one payer may use before it is settled (x402 `upto`).', '1'),
+  stopSeconds: K.integer('Longest time that a stop waits for paid requests.', 0, 600, 30),
+  settleWaitSeconds: K.integer('Longest wait of a buyer for a settlement.', 1, 300, 25),
+  confirmTwiceAboveAtomic: K.amountOrOff(
+    'USD above which a second node must agree, or "off".',
+    '10',
+  ),
+  unsettledMaxAtomic: K.amount(
+    'USD that one payer may use before it is settled (x402 `upto`).',
+    '1',
+  ),
   // An external settlement of an MPP credential then counts.
-  payoutExclusive: flag('Only this service sells for its payouts.', false),
-  bodyMaxBytes: size('Longest request body of a route.', '10MiB'),
-  unpaidBodyMaxBytes: size('Longest request body without a credential.', '1MiB'),
-  bufferedMaxBytes: restart(size('Request bodies in memory at once.', '256MiB')),
-  paidPerMinute: integer('Credentials of one client.', 1, 1_000_000, 600),
-  quotePerMinute: integer('Free quotes of one client.', 1, 1_000_000, 120),
-  concurrencyMax: integer('Most sales in progress.', 1, 12_000, 2_048),
-  metrics: own<'public' | 'token' | 'off'>(
-    mayBe(
+  payoutExclusive: K.flag('Only this service sells for its payouts.', false),
+  bodyMaxBytes: K.size('Longest request body of a route.', '10MiB'),
+  unpaidBodyMaxBytes: K.size('Longest request body without a credential.', '1MiB'),
+  bufferedMaxBytes: K.restart(K.size('Request bodies in memory at once.', '256MiB')),
+  paidPerMinute: K.integer('Credentials of one client.', 1, 1_000_000, 600),
+  quotePerMinute: K.integer('Free quotes of one client.', 1, 1_000_000, 120),
+  concurrencyMax: K.integer('Most sales in progress.', 1, 12_000, 2_048),
+  metrics: K.own<'public' | 'token' | 'off'>(
+    K.mayBe(
       'Who may read /metrics: everyone, clients with ADMIN_TOKEN as bearer token, or no client. Without it "public" where base_url is this machine, else "token".',
       ['public', 'token', 'off'],
     ).schema,
   ),
   // 2 to 4 MB each.
-  stalledStreamsMax: restart(integer('Streams whose buyers do not read.', 1, 12_000, 16)),
+  stalledStreamsMax: K.restart(K.integer('Streams whose buyers do not read.', 1, 12_000, 16)),
 })
 
-export const eip712 = keys({
-  name: required('Name in the signing domain.', V.filled, '"USD Coin"', ''),
-  version: required('Version in the signing domain.', V.text, '"2"', ''),
+export const eip712 = K.keys({
+  name: K.required('Name in the signing domain.', V.filled, '"USD Coin"', ''),
+  version: K.required('Version in the signing domain.', V.text, '"2"', ''),
 })
 
-export const asset = keys({
-  symbol: required('Symbol in documents.', V.filled, '"USDC"', ''),
-  address: required('Contract of the stablecoin.', V.address, '"0x..."', V.zeroAddress),
+export const asset = K.keys({
+  symbol: K.required('Symbol in documents.', V.filled, '"USDC"', ''),
+  address: K.required('Contract of the stablecoin.', V.address, '"0x..."', V.zeroAddress),
   // Every amount of the service has 6 decimals (specification 8).
-  decimals: sixDecimals('Decimals of the token.', 6),
-  transfer: own<Asset['transfer']>(
+  decimals: K.sixDecimals('Decimals of the token.', 6),
+  transfer: K.own<Asset['transfer']>(
     strings('Ways to transfer, the preferred one first: "permit2", "eip3009".'),
   ),
-  eip712: own<Values<typeof eip712>>(tableOf(eip712), true),
-  revertsOnUsedNonce: flag('A used EIP-3009 nonce reverts instead of being logged.', false),
-  eip2612: flag('The token takes EIP-2612 permits.', true),
+  eip712: K.own<K.Values<typeof eip712>>(K.tableOf(eip712), true),
+  revertsOnUsedNonce: K.flag('A used EIP-3009 nonce reverts instead of being logged.', false),
+  eip2612: K.flag('The token takes EIP-2612 permits.', true),
 })
 
-export const sponsor = keys({
-  minBalanceAtomic: price('Least balance of the asset, in USD.', '0.1'),
-  minBalanceAgeBlocks: integer('Blocks that the balance must be old.', 0, 1_000_000, 50),
-  grantsPerDay: integer('Grants of a UTC day.', 0, 1_000_000, 200),
-  maxGrantWei: wei('Most ETH of a grant, in wei.', '20000000000000'),
-  ethPriceUsd: own<number>(positive('Price of ETH in USD; that of the network by default.').schema),
+export const sponsor = K.keys({
+  minBalanceAtomic: K.price('Least balance of the asset, in USD.', '0.1'),
+  minBalanceAgeBlocks: K.integer('Blocks that the balance must be old.', 0, 1_000_000, 50),
+  grantsPerDay: K.integer('Grants of a UTC day.', 0, 1_000_000, 200),
+  maxGrantWei: K.wei('Most ETH of a grant, in wei.', '20000000000000'),
+  ethPriceUsd: K.own<number>(
+    K.positive('Price of ETH in USD; that of the network by default.').schema,
+  ),
 })
 
 /** Native coin a day in wei: 0.01 for each product that settles, 0.002 for grants. */
-const gasPerDayWei = keys({
-  gateway: wei('Gas of sales a day, in wei.', '10000000000000000'),
-  facilitator: wei('Gas of the facilitator a day, in wei.', '10000000000000000'),
-  desk: wei('Gas of the stock desk a day, in wei.', '10000000000000000'),
-  sponsor: wei('ETH of grants a day, with their gas, in wei.', '2000000000000000'),
+const gasPerDayWei = K.keys({
+  gateway: K.wei('Gas of sales a day, in wei.', '10000000000000000'),
+  facilitator: K.wei('Gas of the facilitator a day, in wei.', '10000000000000000'),
+  desk: K.wei('Gas of the stock desk a day, in wei.', '10000000000000000'),
+  sponsor: K.wei('ETH of grants a day, with their gas, in wei.', '2000000000000000'),
 })
 
-export const network = keys({
-  name: required('Name in documents.', V.filled, '"Base"', ''),
-  rpcUrls: own<readonly string[]>(strings('Nodes, the preferred one first.'), true),
-  wsUrl: own<string>(text('Node for new heads; empty: polling.', '').schema),
-  confirmations: integer('Blocks before a payment is final for a delivery.', 1, 1000, 1),
-  reorgDepth: integer('Newest blocks that are checked for reorganisations.', 0, 10_000, 16),
-  testnet: flag('Offered only by merchants with testnet_ok.', false),
-  batchMax: integer('Payments of one transaction.', 1, 1000, 64),
-  batchGasMax: integer('Gas of one transaction.', 200_000, 1_000_000_000, 12_000_000),
-  feeCapWei: { ...gwei('Highest price of a unit of gas.', '50'), name: 'fee_cap_gwei' },
-  replaceAfterSeconds: integer('Age at which a fee is raised.', 1, 3600, 20),
+export const network = K.keys({
+  name: K.required('Name in documents.', V.filled, '"Base"', ''),
+  rpcUrls: K.own<readonly string[]>(strings('Nodes, the preferred one first.'), true),
+  wsUrl: K.own<string>(K.text('Node for new heads; empty: polling.', '').schema),
+  confirmations: K.integer('Blocks before a payment is final for a delivery.', 1, 1000, 1),
+  reorgDepth: K.integer('Newest blocks that are checked for reorganisations.', 0, 10_000, 16),
+  testnet: K.flag('Offered only by merchants with testnet_ok.', false),
+  batchMax: K.integer('Payments of one transaction.', 1, 1000, 64),
+  batchGasMax: K.integer('Gas of one transaction.', 200_000, 1_000_000_000, 12_000_000),
+  feeCapWei: { ...K.gwei('Highest price of a unit of gas.', '50'), name: 'fee_cap_gwei' },
+  replaceAfterSeconds: K.integer('Age at which a fee is raised.', 1, 3600, 20),
   // The network is omitted from a 402 while gas costs more.
-  gasRatioMax: ratio('Most gas cost as a share of the price; 0: off.', 0),
-  ethPriceUsd: positive('Price of ETH, in USD.', 4000),
-  gasPerDayWei: group(gasPerDayWei),
-  asset: own<Asset>(tableOf(asset), true),
-  sponsor: own<Values<typeof sponsor> | undefined>(tableOf(sponsor)),
+  gasRatioMax: K.ratio('Most gas cost as a share of the price; 0: off.', 0),
+  ethPriceUsd: K.positive('Price of ETH, in USD.', 4000),
+  gasPerDayWei: K.group(gasPerDayWei),
+  asset: K.own<Asset>(K.tableOf(asset), true),
+  sponsor: K.own<K.Values<typeof sponsor> | undefined>(K.tableOf(sponsor)),
 })
 
-export const facilitator = keys({
-  verifyPerMinute: integer('Calls of /verify of one client.', 1, 1_000_000, 120),
-  settlePerMinute: integer('Calls of /settle of one client.', 1, 1_000_000, 120),
-  settleWaitSeconds: integer('Longest wait of a caller.', 1, 300, 60),
-  payTo: own<'own' | 'any' | readonly Address[]>({
-    anyOf: [string, arrayOf(string)],
+export const facilitator = K.keys({
+  verifyPerMinute: K.integer('Calls of /verify of one client.', 1, 1_000_000, 120),
+  settlePerMinute: K.integer('Calls of /settle of one client.', 1, 1_000_000, 120),
+  settleWaitSeconds: K.integer('Longest wait of a caller.', 1, 300, 60),
+  payTo: K.own<'own' | 'any' | readonly Address[]>({
+    anyOf: [string, K.arrayOf(string)],
     description: 'Payees: "own", "any" or a list of addresses.',
     default: 'own',
   }),
-  assets: list('Assets that are settled; empty: all of them.', V.address),
-  minAmountAtomic: amount('Least amount, in USD.', '0'),
+  assets: K.list('Assets that are settled; empty: all of them.', V.address),
+  minAmountAtomic: K.amount('Least amount, in USD.', '0'),
   apiKeyHashes: {
-    ...list('SHA-256 of keys; with one, calls need a key.', V.sha256),
+    ...K.list('SHA-256 of keys; with one, calls need a key.', V.sha256),
     name: 'api_keys',
   },
-  uptoWithoutKeys: flag('Settle `upto` for callers without a key, too.', false),
+  uptoWithoutKeys: K.flag('Settle `upto` for callers without a key, too.', false),
 })
 
 // Uniswap V3 fee tiers are hundredths of a basis point, below 1,000,000.
 const feeTier = { type: 'integer', minimum: 1, maximum: 999_999 }
 
-export const token = keys({
-  symbol: required('Ticker.', V.ticker, '"NVDA"', ''),
-  name: required('Name of the company.', V.filled, '"NVIDIA"', ''),
-  address: required('Contract of the token.', V.address, '"0x..."', V.zeroAddress),
-  pool: required('Uniswap V3 pool of token and asset.', V.address, '"0x..."', V.zeroAddress),
-  fee: typed(feeTier, required('Fee of the pool.', V.integer(1, 999_999), '500', 0)),
-  slippageBps: integer('Most slippage.', 1, 5000, 100),
-  feed: address('Chainlink feed of the price.'),
+export const token = K.keys({
+  symbol: K.required('Ticker.', V.ticker, '"NVDA"', ''),
+  name: K.required('Name of the company.', V.filled, '"NVIDIA"', ''),
+  address: K.required('Contract of the token.', V.address, '"0x..."', V.zeroAddress),
+  pool: K.required('Uniswap V3 pool of token and asset.', V.address, '"0x..."', V.zeroAddress),
+  fee: K.typed(feeTier, K.required('Fee of the pool.', V.integer(1, 999_999), '500', 0)),
+  slippageBps: K.integer('Most slippage.', 1, 5000, 100),
+  feed: K.address('Chainlink feed of the price.'),
 })
 
-const contract = (description: string) => required(description, V.address, '"0x..."', V.zeroAddress)
+const contract = (description: string) =>
+  K.required(description, V.address, '"0x..."', V.zeroAddress)
 
-export const stock = keys({
-  network: own<Network.Id>(text('Network of the tokens.', 'eip155:4663').schema),
-  minAtomic: price('Least order, in USD.', '1'),
-  maxAtomic: price('Largest order, in USD.', '1000'),
-  feeBps: integer('Fee on top of an order.', 0, 1000, 0),
-  feedDistanceBps: integer('Most distance of pool and feed.', 1, 10_000, 300),
-  feedMaxAgeSeconds: integer('Most age of a feed.', 1, 31_536_000, 93_600),
+export const stock = K.keys({
+  network: K.own<Network.Id>(K.text('Network of the tokens.', 'eip155:4663').schema),
+  minAtomic: K.price('Least order, in USD.', '1'),
+  maxAtomic: K.price('Largest order, in USD.', '1000'),
+  feeBps: K.integer('Fee on top of an order.', 0, 1000, 0),
+  feedDistanceBps: K.integer('Most distance of pool and feed.', 1, 10_000, 300),
+  feedMaxAgeSeconds: K.integer('Most age of a feed.', 1, 31_536_000, 93_600),
   factory: contract('Uniswap V3 factory.'),
   router: contract('SwapRouter02.'),
   quoter: contract('QuoterV2.'),
   registry: contract('Registry of the tokens.'),
   // Both without a trailing slash.
-  issuerUrl: own<string | undefined>(text('API of the issuer, for halts.').schema),
-  explorerUrl: own<string | undefined>(text('API of a block explorer.').schema),
-  tokens: own<readonly Values<typeof token>[]>(arrayOf(tableOf(token)), true),
+  issuerUrl: K.own<string | undefined>(K.text('API of the issuer, for halts.').schema),
+  explorerUrl: K.own<string | undefined>(K.text('API of a block explorer.').schema),
+  tokens: K.own<readonly K.Values<typeof token>[]>(K.arrayOf(K.tableOf(token)), true),
 })
 
 type JsonSchema = Readonly<Record<string, unknown>>
 
-export const param = keys({
-  name: required('Name of the parameter.', V.filled, '"latitude"', ''),
+export const param = K.keys({
+  name: K.required('Name of the parameter.', V.filled, '"latitude"', ''),
   // Of the tail: the next segment (gateway/Tail.ts).
-  in: oneOf('Whether it is in the query or in the path.', ['query', 'tail'], 'query'),
-  required: flag('A request needs it.', false),
-  description: text('What it means.', ''),
-  schema: own<JsonSchema>(jsonSchema('JSON Schema of its value.')),
-  example: own<string | number | boolean | undefined>({
+  in: K.oneOf('Whether it is in the query or in the path.', ['query', 'tail'], 'query'),
+  required: K.flag('A request needs it.', false),
+  description: K.text('What it means.', ''),
+  schema: K.own<JsonSchema>(jsonSchema('JSON Schema of its value.')),
+  example: K.own<string | number | boolean | undefined>({
     anyOf: [string, { type: 'number' }, { type: 'boolean' }],
   }),
 })
 
-export const unit = keys({
-  name: required('Unit, such as input or output.', V.filled, '"input"', ''),
-  price: required('USD for `per` of it; up to 12 decimals.', V.rate, '"0.25"', 0n),
-  per: integer('How many the price is for.', 1, 1_000_000_000, 1_000_000),
+export const unit = K.keys({
+  name: K.required('Unit, such as input or output.', V.filled, '"input"', ''),
+  price: K.required('USD for `per` of it; up to 12 decimals.', V.rate, '"0.25"', 0n),
+  per: K.integer('How many the price is for.', 1, 1_000_000_000, 1_000_000),
 })
 
-const limits = keys({
-  modelsOnly: flag('Refuses models that are not in the table.', false),
-  maxOutput: limit('Largest output limit of a request; set where it has none.', 1, 100_000_000),
-  maxChoices: limit('Most answers of a request.', 1, 1000),
+const limits = K.keys({
+  modelsOnly: K.flag('Refuses models that are not in the table.', false),
+  maxOutput: K.limit('Largest output limit of a request; set where it has none.', 1, 100_000_000),
+  maxChoices: K.limit('Most answers of a request.', 1, 1000),
 })
 
-export const meterRequest = keys({
-  model: pointer('JSON pointer to the model.'),
-  maxOutput: list('JSON pointers to the output limit; the upstream obeys the first.', V.pointer),
-  choices: list('JSON pointers to the number of answers.', V.pointer),
-  stream: pointer('JSON pointer to what is true for a stream.'),
-  onStream: list('JSON pointers that are set to true for a stream.', V.pointer),
+export const meterRequest = K.keys({
+  model: K.pointer('JSON pointer to the model.'),
+  maxOutput: K.list('JSON pointers to the output limit; the upstream obeys the first.', V.pointer),
+  choices: K.list('JSON pointers to the number of answers.', V.pointer),
+  stream: K.pointer('JSON pointer to what is true for a stream.'),
+  onStream: K.list('JSON pointers that are set to true for a stream.', V.pointer),
 })
 
-export const meter = keys({
-  preset: typed(
+export const meter = K.keys({
+  preset: K.typed(
     { anyOf: Preset.names.map((word) => ({ const: word, ...string })) },
-    required(
+    K.required(
       'Where an answer says what it used; see [pricing.md](pricing.md).',
       V.oneOf(Preset.names),
       '"openai"',
       'none',
     ),
   ),
-  baseAtomic: amount('Charged for every answer, in USD.', '0'),
-  units: own<never>(arrayOf(tableOf(unit))),
-  missing: oneOf(
+  baseAtomic: K.amount('Charged for every answer, in USD.', '0'),
+  units: K.own<never>(K.arrayOf(K.tableOf(unit))),
+  missing: K.oneOf(
     'What an answer without usage costs: the ceiling or base.',
     ['max', 'base'],
     'max',
   ),
-  timeouts: oneOf(
+  timeouts: K.oneOf(
     'What a request by `upto` costs whose upstream does not answer in time: nothing or base.',
     ['free', 'base'],
     'free',
   ),
-  models: own<Meter['models']>({
-    ...recordOf(recordOf(string)),
+  models: K.own<Meter['models']>({
+    ...K.recordOf(K.recordOf(string)),
     description: 'By model: USD by unit, for the `per` of the unit above or 1,000,000.',
   }),
-  limits: group(limits),
-  answer: own<never>(
-    byName('Preset "none": JSON pointer of each unit in a whole answer.', V.pointer).schema,
+  limits: K.group(limits),
+  answer: K.own<never>(
+    K.byName('Preset "none": JSON pointer of each unit in a whole answer.', V.pointer).schema,
   ),
-  events: own<never>(
-    byName(
+  events: K.own<never>(
+    K.byName(
       'Preset "none": the same in an event of a stream; those of answer by default.',
       V.pointer,
     ).schema,
   ),
-  partOf: own<never>(
-    byName('Preset "none": units that the number of another unit contains.', V.filled).schema,
+  partOf: K.own<never>(
+    K.byName('Preset "none": units that the number of another unit contains.', V.filled).schema,
   ),
-  request: own<never>(tableOf(meterRequest)),
+  request: K.own<never>(K.tableOf(meterRequest)),
 })
 
 export const methods = ['GET', 'POST', 'PUT', 'PATCH', 'DELETE'] as const
@@ -308,134 +284,136 @@ export type Method = (typeof methods)[number]
 /** Methods whose requests have a body. */
 export const withBody: readonly Method[] = ['POST', 'PUT', 'PATCH']
 
-export const route = keys({
+export const route = K.keys({
   // Literal segments only. Empty: the merchant itself.
-  path: required(
+  path: K.required(
     'Path below /m/{slug}; "/" is each path that no other route has.',
     V.routePath,
     '"/forecast"',
     '',
   ),
-  methods: own<readonly Method[]>(strings('Methods; GET by default.')),
-  priceAtomic: required(
+  methods: K.own<readonly Method[]>(strings('Methods; GET by default.')),
+  priceAtomic: K.required(
     'Price, in USD; with a meter, the most of a request.',
     V.price,
     '"0.005"',
     0n,
   ),
-  summary: text('Summary in documents.', ''),
-  description: text('Description in documents.', ''),
+  summary: K.text('Summary in documents.', ''),
+  description: K.text('Description in documents.', ''),
   // Scheme, host and port, if not the merchant's.
-  upstream: own<URL | undefined>(text('Upstream of this route.').schema),
+  upstream: K.own<URL | undefined>(K.text('Upstream of this route.').schema),
   // Whole path at the upstream. `{tail}` marks the place of the extra segments, without a slash of
   // its own. Without it they are appended after a slash.
-  upstreamPath: own<string>(text('Path at the upstream; that of the route by default.').schema),
-  tail: oneOf('Whether segments follow the path.', ['optional', 'required', 'none'], 'optional'),
+  upstreamPath: K.own<string>(K.text('Path at the upstream; that of the route by default.').schema),
+  tail: K.oneOf('Whether segments follow the path.', ['optional', 'required', 'none'], 'optional'),
   // The buyer's value takes precedence.
-  query: byName('Parameters that a request has by default.', V.text),
-  fixedQuery: byName('Parameters that a request cannot change.', V.text),
-  bodyMaxBytes: own<number>(text('Longest request body; that of the service by default.').schema),
+  query: K.byName('Parameters that a request has by default.', V.text),
+  fixedQuery: K.byName('Parameters that a request cannot change.', V.text),
+  bodyMaxBytes: K.own<number>(
+    K.text('Longest request body; that of the service by default.').schema,
+  ),
   // In lower case, besides the allowlist.
-  passHeaders: list('Headers of the answer that are forwarded.', Headers.passName),
-  rewrite: own<Readonly<Record<string, Readonly<Record<string, string>>>>>({
-    ...recordOf(recordOf(string)),
+  passHeaders: K.list('Headers of the answer that are forwarded.', Headers.passName),
+  rewrite: K.own<Readonly<Record<string, Readonly<Record<string, string>>>>>({
+    ...K.recordOf(K.recordOf(string)),
     description: 'Values of parameters that are replaced for the upstream.',
   }),
-  params: own<readonly Values<typeof param>[]>(arrayOf(tableOf(param))),
-  body: own<JsonSchema | undefined>(jsonSchema('JSON Schema of the request body.')),
-  bodyRequired: flag('A request needs a body.', false),
+  params: K.own<readonly K.Values<typeof param>[]>(K.arrayOf(K.tableOf(param))),
+  body: K.own<JsonSchema | undefined>(jsonSchema('JSON Schema of the request body.')),
+  bodyRequired: K.flag('A request needs a body.', false),
   // Undefined means an object.
-  answer: own<JsonSchema | undefined>(jsonSchema('JSON Schema of the answer, for documents.')),
-  meter: own<Meter | undefined>(tableOf(meter)),
+  answer: K.own<JsonSchema | undefined>(jsonSchema('JSON Schema of the answer, for documents.')),
+  meter: K.own<Meter | undefined>(K.tableOf(meter)),
 })
 
-export const merchant = keys({
-  slug: required('First segment below /m/.', V.slug, '"weather"', ''),
-  title: own<string>(text('Name; the slug by default.').schema),
-  tag: filled('Category in documents.', 'Other'),
-  description: text('Description in documents.', ''),
+export const merchant = K.keys({
+  slug: K.required('First segment below /m/.', V.slug, '"weather"', ''),
+  title: K.own<string>(K.text('Name; the slug by default.').schema),
+  tag: K.filled('Category in documents.', 'Other'),
+  description: K.text('Description in documents.', ''),
   // Scheme, host and port. A path in the file is part of each `upstreamPath`. Undefined for merchants
   // that the binary serves itself (`builtin`), or whose every route has an upstream of its own.
-  upstream: own<URL | undefined>(text('URL that requests are forwarded to.').schema),
-  builtin: mayBe('Served by the gateway itself.', ['catjoke', 'chain-stocks']),
-  allowPrivate: own<boolean>(
-    flag('The upstream may be a private address or plain http.', false).schema,
+  upstream: K.own<URL | undefined>(K.text('URL that requests are forwarded to.').schema),
+  builtin: K.mayBe('Served by the gateway itself.', ['catjoke', 'chain-stocks']),
+  allowPrivate: K.own<boolean>(
+    K.flag('The upstream may be a private address or plain http.', false).schema,
   ),
   // They replace the buyer's. May contain secrets: never logged.
-  headers: own<Readonly<Record<string, string>>>(
-    byName('Headers that are added for the upstream.', V.text).schema,
+  headers: K.own<Readonly<Record<string, string>>>(
+    K.byName('Headers that are added for the upstream.', V.text).schema,
   ),
-  timeoutMs: integer('Longest wait for the head of an answer.', 1, 600_000, 30_000),
-  idleMs: integer('Longest silence within an answer.', 1, 600_000, 60_000),
-  concurrencyMax: integer('Most sales of the merchant in progress.', 1, 12_000, 512),
-  payerCreditAtomic: amount(
+  timeoutMs: K.integer('Longest wait for the head of an answer.', 1, 600_000, 30_000),
+  idleMs: K.integer('Longest silence within an answer.', 1, 600_000, 60_000),
+  concurrencyMax: K.integer('Most sales of the merchant in progress.', 1, 12_000, 512),
+  payerCreditAtomic: K.amount(
     'USD by `upto` that one payer may have open, or has lost the merchant within an hour, beyond ' +
       'what it has paid to the merchant.',
     '0.2',
   ),
-  lossesPerDayAtomic: amount('The same for all payers together within a day.', '5'),
-  newStreams: oneOf(
+  lossesPerDayAtomic: K.amount('The same for all payers together within a day.', '5'),
+  newStreams: K.oneOf(
     'Streams by `upto` to payers that never paid to the merchant wait for their charge, or pass.',
     ['held', 'passed'],
     'held',
   ),
   // `keep_alive = false`: each request to the upstream has a connection of its own.
   ownConnections: {
-    ...own<boolean>(flag('Connections to the upstream are reused.', true).schema),
+    ...K.own<boolean>(K.flag('Connections to the upstream are reused.', true).schema),
     name: 'keep_alive',
   },
   // Zero when the merchant is out of service because this address is not set.
-  payout: own<Address>(
-    text('Wallet that receives payments; that of the service by default.').schema,
+  payout: K.own<Address>(
+    K.text('Wallet that receives payments; that of the service by default.').schema,
   ),
-  networks: own<readonly Network.Id[]>(strings('Networks that are offered; all by default.')),
-  testnetOk: own<never>(flag('Test networks are offered, too.', false).schema),
-  routes: own<readonly (Values<typeof route> & { pathSecrets: readonly string[] })[]>(
-    arrayOf(tableOf(route)),
+  networks: K.own<readonly Network.Id[]>(strings('Networks that are offered; all by default.')),
+  testnetOk: K.own<never>(K.flag('Test networks are offered, too.', false).schema),
+  routes: K.own<readonly (K.Values<typeof route> & { pathSecrets: readonly string[] })[]>(
+    K.arrayOf(K.tableOf(route)),
     true,
   ),
 })
 
-export const webhook = keys({
+export const webhook = K.keys({
   // Never shown beyond its origin.
-  url: required(
+  url: K.required(
     'Where messages are sent; https unless allow_private.',
     V.endpointUrl,
     '"https://example.com/turnpike"',
     undefined,
   ),
-  events: own<readonly Pattern[]>(
+  events: K.own<readonly Pattern[]>(
     {
-      ...arrayOf(string),
+      ...K.arrayOf(string),
       description: 'Types of events, `order.*` or `*`; see [webhooks.md](webhooks.md).',
     },
     true,
   ),
   // Keys of the signatures, the newest first.
   secrets: {
-    ...own<readonly Uint8Array[]>(
+    ...K.own<readonly Uint8Array[]>(
       {
-        anyOf: [string, arrayOf(string)],
+        anyOf: [string, K.arrayOf(string)],
         description: 'Signing secret, `whsec_` and base64; during a rotation several.',
       },
       true,
     ),
     name: 'secret',
   },
-  allowPrivate: flag('The endpoint may be a private address or plain http.', false),
+  allowPrivate: K.flag('The endpoint may be a private address or plain http.', false),
 })
 
 /** The tables of the file. The chains, and the market with its data from them, run until a restart. */
-export const file = keys({
-  service: own<Values<typeof service>>(tableOf(service), true),
-  networks: restart(
-    own<never>({
-      ...recordOf(tableOf(network)),
+export const file = K.keys({
+  service: K.own<K.Values<typeof service>>(K.tableOf(service), true),
+  networks: K.restart(
+    K.own<never>({
+      ...K.recordOf(K.tableOf(network)),
       description: 'By CAIP-2 id. It completes or replaces keys of a network in the list.',
     }),
   ),
-  facilitator: own<Values<typeof facilitator>>(tableOf(facilitator)),
-  stock: restart(own<Values<typeof stock> | undefined>(tableOf(stock))),
-  merchants: own<never>(arrayOf(tableOf(merchant)), true),
-  webhooks: own<never>(arrayOf(tableOf(webhook))),
+  facilitator: K.own<K.Values<typeof facilitator>>(K.tableOf(facilitator)),
+  stock: K.restart(K.own<K.Values<typeof stock> | undefined>(K.tableOf(stock))),
+  merchants: K.own<never>(K.arrayOf(K.tableOf(merchant)), true),
+  webhooks: K.own<never>(K.arrayOf(K.tableOf(webhook))),
 })

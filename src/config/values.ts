@@ -14,10 +14,12 @@ const amountDecimals = 6
 export const text: Read<string> = (value) =>
   typeof value === 'string' ? value : { wrong: 'must be a string in quotes' }
 
-export const filled: Read<string> = (value) =>
-  typeof value === 'string' && value.trim() !== ''
-    ? value
-    : { wrong: 'must be a string that is not empty' }
+/** A text that matches. */
+function matching(pattern: RegExp, wrong: string): Read<string> {
+  return (value) => (typeof value === 'string' && pattern.test(value) ? value : { wrong })
+}
+
+export const filled = matching(/\S/, 'must be a string that is not empty')
 
 export const flag: Read<boolean> = (value) =>
   typeof value === 'boolean' ? value : { wrong: 'must be true or false, without quotes' }
@@ -30,16 +32,16 @@ export function integer(min: number, max: number): Read<number> {
       : { wrong: `must be an integer from ${min} to ${max}, without quotes` }
 }
 
-export const positive: Read<number> = (value) =>
-  typeof value === 'number' && Number.isFinite(value) && value > 0
-    ? value
-    : { wrong: 'must be a number above 0, without quotes' }
-
 /** A factor; 0 means none. */
 export const ratio: Read<number> = (value) =>
   typeof value === 'number' && Number.isFinite(value) && value >= 0
     ? value
     : { wrong: 'must be a number of at least 0, without quotes' }
+
+export const positive: Read<number> = (value) =>
+  typeof value === 'number' && Number.isFinite(value) && value > 0
+    ? value
+    : { wrong: 'must be a number above 0, without quotes' }
 
 /** One of a few words. */
 export function oneOf<const T extends string>(words: readonly T[]): Read<T> {
@@ -224,17 +226,15 @@ const segment = /^[A-Za-z0-9._~!$&'()*+,=:@-]+$/
 /** A literal path below the merchant, in canonical form: empty for "/", the merchant itself. */
 export const routePath: Read<string> = (value) => {
   if (value === '/') return ''
-  const segments = typeof value === 'string' ? value.split('/') : []
-  const [first, ...rest] = segments
+  const [first, ...rest] = typeof value === 'string' ? value.split('/') : []
   const isPath =
     first === '' &&
     rest.length > 0 &&
     rest.every((part) => segment.test(part) && part !== '.' && part !== '..')
-  if (!isPath || typeof value !== 'string') {
+  if (!isPath || typeof value !== 'string')
     return {
       wrong: 'must be "/" or literal segments, such as "/forecast", without a slash at the end',
     }
-  }
   return value === '/openapi.json'
     ? { wrong: 'must not be the path of the discovery document' }
     : value
@@ -245,10 +245,10 @@ export const example: Read<string | number | boolean> = (value) =>
     ? value
     : { wrong: 'must be a string, a number, true or false' }
 
-export const slug: Read<string> = (value) =>
-  typeof value === 'string' && /^[a-z0-9-]+$/.test(value)
-    ? value
-    : { wrong: 'must be small letters, digits and -, such as "weather"' }
+export const slug = matching(
+  /^[a-z0-9-]+$/,
+  'must be small letters, digits and -, such as "weather"',
+)
 
 export const pointer: Read<Pointer> = (value) =>
   (typeof value === 'string' ? parsePointer(value) : undefined) ?? {
@@ -269,10 +269,10 @@ export const endpointUrl: Read<URL> = (value) => {
     : parsed
 }
 
-export const ticker: Read<string> = (value) =>
-  typeof value === 'string' && /^[A-Z0-9.]{1,12}$/.test(value)
-    ? value
-    : { wrong: 'must be a ticker of capital letters, digits and dots, such as "NVDA"' }
+export const ticker = matching(
+  /^[A-Z0-9.]{1,12}$/,
+  'must be a ticker of capital letters, digits and dots, such as "NVDA"',
+)
 
 /** Whether a URL's host can only be this machine. */
 export function isLoopback(host: URL): boolean {
