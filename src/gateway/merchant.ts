@@ -21,13 +21,7 @@ export type GatewayOptions = Omit<Sales, 'service'> & {
   requestId: () => string
 }
 
-export type Gateway = {
-  /**
-   * Answers a request below `/m/`; never rejects. With an `envelope` its caller puts the answer
-   * into a message.
-   */
-  handle(request: Request, peer: Peer, envelope?: Envelope): Response | Promise<Response>
-}
+export type Gateway = ReturnType<typeof createGateway>
 
 const urlMaxBytes = 8192
 type State = Sales & {
@@ -40,7 +34,7 @@ type State = Sales & {
 type Caller = Pick<IncomingRequest, 'peer' | 'requestId' | 'envelope'>
 
 /** The merchants' routes with the paywall in front. */
-export function createGateway(options: GatewayOptions): Gateway {
+export function createGateway(options: GatewayOptions) {
   const { config, retired, requestId } = options
   const state: State = {
     ...options,
@@ -50,7 +44,11 @@ export function createGateway(options: GatewayOptions): Gateway {
     networks: config.networks.map((network) => ({ network })),
   }
   return {
-    handle: (request, peer, envelope) =>
+    /**
+     * Answers a request below `/m/`; never rejects. With an `envelope` its caller puts the answer
+     * into a message.
+     */
+    handle: (request: Request, peer: Peer, envelope?: Envelope) =>
       handle(state, request, { peer, requestId: requestId(), envelope }),
   }
 }

@@ -17,13 +17,7 @@ export type InvalidParam = {
 }
 
 type Check = (text: string) => string | undefined
-type Compiled = {
-  query: readonly { name: string; required: boolean; check: Check }[]
-  /** Described names by the names themselves and by their folded form. */
-  names: ReadonlyMap<string, string>
-  tail: readonly { segment: Segment; check: Check }[]
-  body: JsonSchema.Check | undefined
-}
+type Compiled = ReturnType<typeof compile>
 
 /** Longest value that is matched against a pattern. */
 const lengthMax = 4096
@@ -46,7 +40,7 @@ export function validateParams(
 ): readonly InvalidParam[] {
   const isRead = body.byteLength > 0 && (route.body !== undefined || isRewritten(route))
   if (route.params.length === 0 && !isRead) return none
-  const checks = compile(route)
+  const checks = compiledOf(route)
   const json = isRead ? Json.readBody(body) : undefined
   const value = json !== undefined && 'value' in json ? json.value : undefined
   const found = [
@@ -69,13 +63,17 @@ export function missingBody(route: Route, search: string, tail: string): readonl
   return [...found, { name: 'body', in: 'body', reason: 'is required' }]
 }
 
-/** Compiles a route's schemas ahead of its first request. */
-export function compile(route: Route): Compiled {
-  const known = compiled.get(route)
-  if (known !== undefined) return known
+function compiledOf(route: Route): Compiled {
+  const known = compiled.get(route) ?? compile(route)
+  compiled.set(route, known)
+  return known
+}
+
+function compile(route: Route) {
   const query = route.params.filter((param) => param.in === 'query')
-  const result: Compiled = {
+  return {
     query: query.map(({ name, required, schema }) => ({ name, required, check: checkOf(schema) })),
+    /** Described names by the names themselves and by their folded form. */
     names: new Map([
       ...query.map(({ name }) => [foldName(name).at(-1) ?? name, name] as const),
       ...query.map(({ name }) => [name, name] as const),
@@ -83,8 +81,6 @@ export function compile(route: Route): Compiled {
     tail: segmentsOf(route).map((segment) => ({ segment, check: checkOf(segment.param.schema) })),
     body: route.body && JsonSchema.compile(route.body),
   }
-  compiled.set(route, result)
-  return result
 }
 
 function checkOf(schema: Readonly<Record<string, unknown>>): Check {

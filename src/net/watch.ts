@@ -25,18 +25,7 @@ export class UnreadableError extends Error {
   override readonly name = 'UnreadableError'
 }
 
-/** Ends an exchange that takes too long, and stores why it ended. */
-export type Watch = {
-  signal: AbortSignal
-  /** Restarts the time limit. */
-  arm(timeoutMs: number): void
-  stop(): void
-  /** Ends the exchange. */
-  abort(): void
-  explain(error: unknown): UpstreamError
-  /** The promise, or the end of the exchange if that is earlier. */
-  race<T>(promise: Promise<T>): Promise<T>
-}
+export type ExchangeWatch = ReturnType<typeof startWatch>
 
 /**
  * The last part of a time limit, ms, which has a timer of its own. When the process was paused for
@@ -44,7 +33,8 @@ export type Watch = {
  */
 const lastMs = 1_000
 
-export function startWatch(outer: AbortSignal | undefined): Watch {
+/** Ends an exchange that takes too long, and stores why it ended. */
+export function startWatch(outer: AbortSignal | undefined) {
   const controller = new AbortController()
   const { signal } = controller
   let timer: ReturnType<typeof setTimeout> | undefined
@@ -63,19 +53,23 @@ export function startWatch(outer: AbortSignal | undefined): Watch {
   return {
     signal,
     stop,
-    arm: (timeoutMs) => {
+    /** Restarts the time limit. */
+    arm(timeoutMs: number): void {
       clearTimeout(timer)
       const last = Math.min(lastMs, timeoutMs / 2)
       timer = setTimeout(() => {
         timer = setTimeout(() => end(new UpstreamError('timeout')), last)
       }, timeoutMs - last)
     },
-    abort: () => {
+    /** Ends the exchange. */
+    abort(): void {
       stop()
       controller.abort()
     },
-    explain: (error) => reason ?? (error instanceof UpstreamError ? error : classify(error)),
-    race: (promise) =>
+    explain: (error: unknown): UpstreamError =>
+      reason ?? (error instanceof UpstreamError ? error : classify(error)),
+    /** The promise, or the end of the exchange if that is earlier. */
+    race: <T>(promise: Promise<T>): Promise<T> =>
       new Promise((resolve, reject) => {
         if (signal.aborted) reject(reason)
         signal.addEventListener('abort', () => reject(reason), { once: true })

@@ -3,7 +3,7 @@ import { type Environment, proxyFor } from '../net/environment-proxy'
 import * as Ip from '../net/Ip'
 import { createResolver, type Resolve } from '../net/resolve'
 import { net } from '../net/runtime'
-import { codeOf, startWatch, UpstreamError, type Watch } from '../net/watch'
+import { codeOf, type ExchangeWatch, startWatch, UpstreamError } from '../net/watch'
 
 export type PostOptions = {
   /** Unix ms. */
@@ -80,7 +80,7 @@ function initOf(
   { ca, env = process.env }: PostOptions,
   url: URL,
   { headers, body }: Parameters<Post>[1],
-  { signal }: Watch,
+  { signal }: ExchangeWatch,
 ): BunFetchRequestInit {
   const name = hostOf(url)
   return {
@@ -113,7 +113,7 @@ async function connect(
   url: URL,
   addresses: readonly string[],
   init: BunFetchRequestInit,
-  watch: Watch,
+  watch: ExchangeWatch,
 ): Promise<Response> {
   const place = new URL(url)
   let failure = new UpstreamError('refused-address')

@@ -18,15 +18,7 @@ import { llms } from './llms'
  */
 export type Serve = (request: Request) => Response
 
-export type Documents = {
-  /** The document at a path below `/m/`, if there is one. */
-  find(pathname: string): Serve | undefined
-  aggregate: Serve
-  wellKnown: Serve
-  llms: Serve
-  /** `GET /discovery/resources?type&limit&offset`. */
-  resources: Serve
-}
+export type Documents = ReturnType<typeof createDocuments>
 
 export type DocumentsOptions = {
   /** Signer of our receipts. */
@@ -50,7 +42,7 @@ const partialMaxAgeSeconds = 10
  * The discovery documents of a configuration. Each is built at its first use, and again only when a
  * network has become ready or has ceased to be ready, for either scheme.
  */
-export function createDocuments(config: Config, options: DocumentsOptions): Documents {
+export function createDocuments(config: Config, options: DocumentsOptions) {
   const networks = config.networks.map(({ id }) => id)
   const readiness = () => networks.map((id) => (options.isReady(id) ? '1' : '0')).join('')
   const facilitators = () => networks.map((id) => options.facilitators(id, 1n).join()).join(';')
@@ -93,13 +85,15 @@ export function createDocuments(config: Config, options: DocumentsOptions): Docu
     )
   const entries = current(() => resources(config, listing).map((entry) => JSON.stringify(entry)))
   return {
-    find: (pathname) => perMerchant.get(pathname),
+    /** The document at a path below `/m/`, if there is one. */
+    find: (pathname: string): Serve | undefined => perMerchant.get(pathname),
     aggregate: json(() => {
       if (Catalogue.offered(config, listing.isReady).length === 0) throw nothingForSale()
       return Discovery.aggregate(config, listing)
     }),
     wellKnown: json(() => wellKnown(config, listing)),
     llms: document('text/plain; charset=utf-8', () => llms(config, listing)),
+    /** `GET /discovery/resources?type&limit&offset`. */
     resources: readable((request) => {
       const { made, maxAge } = entries()
       const text = pageOf(made, new URLSearchParams(searchOf(request.url)))

@@ -26,13 +26,6 @@ export type McpOptions = {
   log: Log
 }
 
-export type Mcp = {
-  /** Answers a request to `/mcp`; never rejects. */
-  handle(request: Request, peer: Peer): Promise<Response>
-  /** The name of a route's tool. */
-  toolOf: Tools['nameOf']
-}
-
 /** Headers that pages of other origins may use. */
 const allowedHeaders =
   'Content-Type, Accept, Accept-Payment, Mcp-Protocol-Version, Mcp-Session-Id, Last-Event-Id'
@@ -59,7 +52,7 @@ type State = {
  * gets the tool result of the x402 transport, with the MPP challenges in `_meta`. A client that
  * declared MPP gets error -32042 with the challenges and the x402 offers.
  */
-export function createMcp(options: McpOptions): Mcp {
+export function createMcp(options: McpOptions) {
   const { config, gateway, rateLimit, now } = options
   const { service } = config
   const { baseUrl, unpaidBodyMaxBytes } = service
@@ -78,7 +71,8 @@ export function createMcp(options: McpOptions): Mcp {
 
   return {
     toolOf: tools.nameOf,
-    async handle(request, peer) {
+    /** Answers a request to `/mcp`; never rejects. */
+    async handle(request: Request, peer: Peer): Promise<Response> {
       const origin = request.headers.get('origin')
       let response: Response
       try {

@@ -17,18 +17,10 @@ const graceMs = 30_000
 const bytesPerSecondMin = 64 * 1024
 
 /** The answer to one POST, and whether its client received it. */
-export type Outgoing = {
-  envelope: Envelope
-  /** Whether another answer of full length would fit. Check it before a payment. */
-  hasRoom(): boolean
-  /** Returns the message to send. `signal` fires when the client disconnects. */
-  send(message: Response, signal: AbortSignal): Promise<Response>
-  /** Ends without a message: nothing was delivered. */
-  drop(): void
-}
+export type Outgoing = ReturnType<typeof createOutgoing>
 
 /** The answer to one POST, within the `budget` of all answers. */
-export function createOutgoing(budget: Budget): Outgoing {
+export function createOutgoing(budget: Budget) {
   const share = budget.open({ isPaid: true })
   const taken = Promise.withResolvers<boolean>()
   let held = 0
@@ -46,11 +38,14 @@ export function createOutgoing(budget: Budget): Outgoing {
         held += bytes
         return true
       },
-    },
+    } satisfies Envelope,
+    /** Whether another answer of full length would fit. Check it before a payment. */
     hasRoom: () =>
       held + readMaxBytes <= postMaxBytes && budget.usedBytes() + readMaxBytes <= waitingMaxBytes,
+    /** Ends without a message: nothing was delivered. */
     drop: () => end(false),
-    async send(message, signal) {
+    /** Returns the message to send. `signal` fires when the client disconnects. */
+    async send(message: Response, signal: AbortSignal): Promise<Response> {
       const bytes = held === 0 || signal.aborted ? undefined : await message.bytes()
       if (bytes !== undefined && bytes.byteLength > shortBytes)
         return new Response(trackedStream(bytes, end), message)

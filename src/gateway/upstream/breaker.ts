@@ -26,21 +26,7 @@ export type Policy = {
   coolDownMaxMs: number
 }
 
-/**
- * Stops sales that an upstream cannot deliver. A buyer chooses its request, so one buyer must not
- * open the circuit for all. A 500 does not count. Failures that a request can cause (a timeout,
- * 502, 503, 504) count only from several payers and as half of the newest results. A buyer cannot
- * cause a failed connection, so several in a row are enough.
- */
-export type Breaker = {
-  /** Whether sales that need this upstream must be refused. */
-  isOpen(origin: string, now: number): boolean
-  /** Ms until requests pass again; 0 when they do. */
-  retryAfterMs(origin: string, now: number): number
-  /** The upstream answered, with any status. */
-  success(origin: string, now: number): void
-  failure(origin: string, failure: Failure, now: number): void
-}
+export type Breaker = ReturnType<typeof createBreaker>
 
 /**
  * Closed while `probeAt` is undefined. Until `probeAt` (unix ms) it is open; then it is half open:
@@ -62,10 +48,15 @@ const ageMaxMs = 120_000
 const keptMax = 512
 
 /**
+ * Stops sales that an upstream cannot deliver. A buyer chooses its request, so one buyer must not
+ * open the circuit for all. A 500 does not count. Failures that a request can cause (a timeout,
+ * 502, 503, 504) count only from several payers and as half of the newest results. A buyer cannot
+ * cause a failed connection, so several in a row are enough.
+ *
  * Circuits by upstream origin, in memory. Origins come from configuration, so the map is bounded.
  * `now` is unix ms.
  */
-export function createBreaker(policy: Partial<Policy> = {}): Breaker {
+export function createBreaker(policy: Partial<Policy> = {}) {
   const used = { ...standard, ...policy }
   const circuits = new Map<string, Circuit>()
 
@@ -77,21 +68,24 @@ export function createBreaker(policy: Partial<Policy> = {}): Breaker {
     }
     return circuit
   }
+  /** Ms until requests pass again; 0 when they do. */
   const retryAfterMs = (origin: string, now: number): number => {
     const probeAt = circuits.get(origin)?.probeAt
     return probeAt === undefined ? 0 : Math.max(0, probeAt - now)
   }
   return {
-    isOpen: (origin, now) => retryAfterMs(origin, now) > 0,
+    /** Whether sales that need this upstream must be refused. */
+    isOpen: (origin: string, now: number): boolean => retryAfterMs(origin, now) > 0,
     retryAfterMs,
-    success: (origin, now) => {
+    /** The upstream answered, with any status. */
+    success(origin: string, now: number): void {
       const circuit = circuitOf(origin)
       if (circuit.probeAt !== undefined) circuit.results = []
       circuit.probeAt = undefined
       circuit.coolDownMs = used.coolDownMs
       keep(circuit.results, { at: now, kind: 'answer', payer: '' })
     },
-    failure: (origin, { kind, payer }, now) => {
+    failure(origin: string, { kind, payer }: Failure, now: number): void {
       const circuit = circuitOf(origin)
       const { probeAt } = circuit
       // A result that arrives while the circuit is open belongs to an earlier request.

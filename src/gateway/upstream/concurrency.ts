@@ -2,15 +2,9 @@ import type { Merchant } from '../../config/Config'
 import * as Problem from '../../protocol/Problem'
 
 /** Sales in progress, by merchant and in total. */
-export type Concurrency = {
-  /**
-   * Acquires a slot for the time from before the payment until the answer was sent. Calling the
-   * result releases it. Throws ProblemError `not-ready` when the merchant, or all merchants together
-   * (`total`), have no free slot.
-   */
-  acquire(merchant: Pick<Merchant, 'slug' | 'concurrencyMax'>, total: number): () => void
-  used(): number
-}
+export type Concurrency = ReturnType<typeof createConcurrency>
+
+type Seller = Pick<Merchant, 'slug' | 'concurrencyMax'>
 
 /** The runtime's default limit of concurrent requests by `fetch`. */
 const fetchesMaxDefault = 256
@@ -25,7 +19,7 @@ const forwardedShare = 3 / 4
  * part of it, whatever the file says, because requests above the limit wait, and every upstream
  * would seem slow.
  */
-export function createConcurrency(fetchesMax = fetchesMaxDefault): Concurrency {
+export function createConcurrency(fetchesMax = fetchesMaxDefault) {
   const most = Math.max(1, Math.floor(fetchesMax * forwardedShare))
   const byMerchant = new Map<string, number>()
   let used = 0
@@ -37,7 +31,12 @@ export function createConcurrency(fetchesMax = fetchesMaxDefault): Concurrency {
   }
   return {
     used: () => used,
-    acquire({ slug, concurrencyMax }, total) {
+    /**
+     * Acquires a slot for the time from before the payment until the answer was sent. Calling the
+     * result releases it. Throws ProblemError `not-ready` when the merchant, or all merchants together
+     * (`total`), have no free slot.
+     */
+    acquire({ slug, concurrencyMax }: Seller, total: number): () => void {
       if (used >= Math.min(total, most) || (byMerchant.get(slug) ?? 0) >= concurrencyMax)
         throw Problem.of(
           'not-ready',

@@ -9,14 +9,7 @@ import { forward, type Upstream } from './upstream'
  * Each request there would be charged and not delivered. A buyer may know a request that the upstream
  * refuses, so requests of buyers close no route: they cause a request of our own, which decides.
  */
-export type Refusals = {
-  /** Whether nothing is sold. Asks the upstream again when it is time. */
-  isClosed(route: RouteConfig): boolean
-  /** The status with which the upstream refuses our own request; undefined while the route sells. */
-  statusOf(route: RouteConfig): number | undefined
-  /** The upstream answered a paid request with this status. */
-  note(match: Route.Match, status: number): void
-}
+export type Refusals = ReturnType<typeof createRefusals>
 
 /** Requests in a row that were refused, before the upstream is asked. */
 const refusedMin = 3
@@ -38,7 +31,7 @@ export function createRefusals(options: {
   /** Unix ms. */
   now: () => number
   log: Log
-}): Refusals {
+}) {
   const { upstream, now, log } = options
   /** A configuration that is read again has other routes, and they begin open. */
   const states = new WeakMap<RouteConfig, State>()
@@ -66,15 +59,21 @@ export function createRefusals(options: {
     if (closed) log('upstream-accepts', { merchant: merchant.slug, route: route.path })
   }
   return {
-    isClosed(route) {
+    /** Whether nothing is sold. Asks the upstream again when it is time. */
+    isClosed(route: RouteConfig): boolean {
       const state = states.get(route)
       if (state?.status === undefined) return false
       if (now() >= state.askAt) void ask(state)
       return true
     },
-    statusOf: (route) => states.get(route)?.status,
-    note(match, status) {
-      if (!refusing.has(status)) return open(match)
+    /** The status with which the upstream refuses our own request; undefined while the route sells. */
+    statusOf: (route: RouteConfig): number | undefined => states.get(route)?.status,
+    /** The upstream answered a paid request with this status. */
+    note(match: Route.Match, status: number): void {
+      if (!refusing.has(status)) {
+        open(match)
+        return
+      }
       let state = states.get(match.route)
       if (state === undefined) {
         state = { refused: 0, status: undefined, askAt: 0, waitMs, match }

@@ -4,7 +4,13 @@ import { type Environment, proxyFor } from '../../net/environment-proxy'
 import * as Ip from '../../net/Ip'
 import { createResolver, type Resolve, type Resolver } from '../../net/resolve'
 import { net } from '../../net/runtime'
-import { codeOf, startWatch, UnreadableError, UpstreamError, type Watch } from '../../net/watch'
+import {
+  codeOf,
+  type ExchangeWatch,
+  startWatch,
+  UnreadableError,
+  UpstreamError,
+} from '../../net/watch'
 import { stalledCode } from '../../paywall/usage/usage'
 import { isEventStream } from '../../protocol/Header'
 import * as Route from '../Route'
@@ -170,13 +176,17 @@ type Exchange = {
   input: ForwardInput
   addresses: readonly string[]
   init: BunFetchRequestInit
-  watch: Watch
+  watch: ExchangeWatch
 }
 
 /** Most redirects for one answer. This limit also ends loops. */
 const redirectsMax = 3
 
-async function send(upstream: Upstream, input: ForwardInput, watch: Watch): Promise<Response> {
+async function send(
+  upstream: Upstream,
+  input: ForwardInput,
+  watch: ExchangeWatch,
+): Promise<Response> {
   const { merchant, target } = input.match
   if (target === undefined) throw noUpstream()
   const prepared = input.prepared ?? prepare(upstream, input)
@@ -375,7 +385,7 @@ const bufferMaxBytes = 1024 * 1024
 type Reading = {
   /** Longest silence of the upstream. */
   idleMs: number
-  watch: Watch
+  watch: ExchangeWatch
   stalls: Stalls
   /** Gets each chunk as it comes. */
   tap: ((chunk: Uint8Array) => void) | undefined
