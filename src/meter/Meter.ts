@@ -73,24 +73,22 @@ export function pricedUnit(
   rates: Rates,
   unit: string,
 ): string | undefined {
-  let at: string | undefined = unit
-  // A cycle of an operator's own units ends after each of them was visited.
-  for (let step = 0; at !== undefined && step <= counters.length; step++) {
-    if (Object.hasOwn(rates, at)) return at
-    at = counters.find((counter) => counter.unit === at)?.partOf
-  }
-  return undefined
+  return around(counters, unit).find((each) => Object.hasOwn(rates, each))
 }
 
 /** The outermost unit that contains this one. */
 export function rootOf(counters: readonly Counter[], unit: string): string {
-  let at = unit
-  for (let step = 0; step <= counters.length; step++) {
-    const parent = counters.find((counter) => counter.unit === at)?.partOf
-    if (parent === undefined) return at
-    at = parent
+  return around(counters, unit).at(-1) ?? unit
+}
+
+/** A unit and those around it. A cycle of an operator's own units ends after each was visited. */
+function around(counters: readonly Counter[], unit: string): readonly string[] {
+  const found = [unit]
+  for (;;) {
+    const parent = counters.find((counter) => counter.unit === found.at(-1))?.partOf
+    if (parent === undefined || found.includes(parent)) return found
+    found.push(parent)
   }
-  return at
 }
 
 /** An exact sum of atomic amounts, which are fractions until it is rounded once. */

@@ -1,7 +1,7 @@
+import * as Amount from '../protocol/Amount'
 import * as Json from '../protocol/Json'
-import * as Ceiling from './Ceiling'
 import * as Members from './Members'
-import type * as Meter from './Meter'
+import * as Meter from './Meter'
 import { format, type Pointer } from './Pointer'
 import type { OutputNames, RequestPlan } from './Preset'
 
@@ -40,7 +40,7 @@ export function of(meter: Meter.Meter, { path, body }: Asked): Quote {
   const request = plan.request
   if (request === undefined) {
     const most = { models: [], inputTokens: undefined, outputTokens: undefined, choices: 1 }
-    return { ceilingAtomic: Ceiling.of(meter, most), models: [], body, faults: [] }
+    return { ceilingAtomic: ceilingOf(meter, most), models: [], body, faults: [] }
   }
   const refused = (...faults: readonly Fault[]): Quote => ({
     ceilingAtomic: priceAtomic,
@@ -62,7 +62,7 @@ export function of(meter: Meter.Meter, { path, body }: Asked): Quote {
   const faults = [...models.faults, ...output.faults, ...choices.faults, ...stream.faults]
   if (faults.length > 0) return { ...refused(...faults), body: edited }
   const isText = Members.isText(text, request)
-  const ceilingAtomic = Ceiling.of(meter, {
+  const ceilingAtomic = ceilingOf(meter, {
     models: models.names,
     // Every token stands for at least one byte, because the vocabularies consist of bytes or fall
     // back to them. The JSON around a text is longer than the tokens that separate messages.
@@ -106,14 +106,16 @@ function readMembers(request: RequestPlan, text: string) {
     }
     found.set(member.folded, member)
   }
+  const memberAt = (at: Pointer) => found.get(Json.fold(format(at)))
   return {
     text,
-    found,
     faults,
+    /** The member in any spelling. */
+    memberAt,
     /** Undefined when the member is missing. */
-    valueOf(pointer: string): unknown {
-      const member = found.get(Json.fold(pointer))
-      if (member === undefined || member.pointer !== pointer) return undefined
+    valueOf(at: Pointer): unknown {
+      const member = memberAt(at)
+      if (member === undefined || member.pointer !== format(at)) return undefined
       return JSON.parse(text.slice(member.start, member.end))
     },
   }
@@ -159,11 +161,11 @@ function modelsOf(
   }
   const modelName = nameOf(format(request.model[0] ?? ['path']))
   for (const at of request.model) {
-    const value = reading.valueOf(format(at))
+    const value = reading.valueOf(at)
     if (value !== undefined && value !== null) take(nameOf(format(at)), value)
   }
   for (const at of request.fallbacks) {
-    const value = reading.valueOf(format(at))
+    const value = reading.valueOf(at)
     if (value === undefined || value === null) continue
     const name = nameOf(format(at))
     if (!Array.isArray(value)) faults.push({ name, reason: 'must be an array' })
@@ -210,13 +212,13 @@ function outputOf(meter: Meter.Meter, { names }: OutputNames, reading: Reading):
   const { maxOutput } = meter.limits
   const [main] = names
   if (main === undefined) return { ...nothing, most: undefined }
-  const parents = new Set(names.map((at) => format(at.slice(0, -1))))
-  const [, extra] = [...parents].filter((each) => reading.found.has(Json.fold(each)))
+  const parents = new Map(names.map((at) => [format(at.slice(0, -1)), at.slice(0, -1)]))
+  const [, extra] = [...parents].flatMap(([name, at]) => (reading.memberAt(at) ? [name] : []))
   if (extra !== undefined) {
     const reason = 'is there twice, in another spelling, too'
     return { ...nothing, most: undefined, faults: [{ name: nameOf(extra), reason }] }
   }
-  const given = names.filter((at) => (reading.valueOf(format(at)) ?? null) !== null)
+  const given = names.filter((at) => (reading.valueOf(at) ?? null) !== null)
   const [at, second] = given
   if (at === undefined) {
     const place = placeOf(names, reading)
@@ -230,16 +232,16 @@ function outputOf(meter: Meter.Meter, { names }: OutputNames, reading: Reading):
     faults: [{ name, reason }],
   })
   if (second !== undefined) return fault(`and ${nameOf(format(second))} exclude each other`)
-  const value = reading.valueOf(format(at))
+  const value = reading.valueOf(at)
   if (!isCount(value)) return fault('must be an integer from 1')
   const isOver = maxOutput !== undefined && value > maxOutput
   const faults = isOver ? fault(`must be at most ${maxOutput}`).faults : []
-  const member = reading.found.get(Json.fold(format(at)))
+  const member = reading.memberAt(at)
   const right = main.at(-1)
   if (member === undefined || at.at(-1) === right) return { ...nothing, most: value, faults }
   const renamed = { start: member.nameStart, end: member.nameEnd, text: JSON.stringify(right) }
   // A null under the right name would make the member appear twice.
-  const empty = reading.found.get(Json.fold(format([...at.slice(0, -1), right ?? ''])))
+  const empty = reading.memberAt([...at.slice(0, -1), right ?? ''])
   if (empty === undefined) return { ...nothing, most: value, edits: [renamed], faults }
   const filled = { start: empty.start, end: empty.end, text: String(value) }
   const cleared = { start: member.start, end: member.end, text: 'null' }
@@ -249,7 +251,7 @@ function outputOf(meter: Meter.Meter, { names }: OutputNames, reading: Reading):
 /** The first name whose object exists; otherwise the first name. */
 function placeOf(names: readonly Pointer[], reading: Reading): Pointer {
   const hasParent = (at: Pointer) =>
-    at.length === 1 || reading.found.has(Json.fold(format(at.slice(0, -1))))
+    at.length === 1 || reading.memberAt(at.slice(0, -1)) !== undefined
   return names.find(hasParent) ?? names[0] ?? []
 }
 
@@ -261,7 +263,7 @@ function choicesOf(meter: Meter.Meter, request: RequestPlan, reading: Reading) {
   const { maxChoices } = meter.limits
   let most = 1
   for (const at of request.choices) {
-    const value = reading.valueOf(format(at)) ?? null
+    const value = reading.valueOf(at) ?? null
     if (value === null) continue
     const name = nameOf(format(at))
     if (!isCount(value)) return { most, faults: [{ name, reason: 'must be an integer from 1' }] }
@@ -274,7 +276,7 @@ function choicesOf(meter: Meter.Meter, request: RequestPlan, reading: Reading) {
 
 /** Some services also take 1 or "true" for true, and would stream without reporting the usage. */
 function streamOf(request: RequestPlan, reading: Reading) {
-  const values = request.stream.map((at) => ({ at, value: reading.valueOf(format(at)) ?? false }))
+  const values = request.stream.map((at) => ({ at, value: reading.valueOf(at) ?? false }))
   return {
     isStream: values.some(({ value }) => value === true),
     faults: values
@@ -285,14 +287,14 @@ function streamOf(request: RequestPlan, reading: Reading) {
 
 /** Edits that set values, and add the objects that are missing around them. */
 function place(reading: Reading, sets: readonly Set[]): Members.Edit[] {
-  const { text, found } = reading
+  const { text, memberAt } = reading
   const edits: Members.Edit[] = []
   const inserts = new Map<number, [string, string][]>()
   for (const { at, value } of sets) {
     const json = JSON.stringify(value)
     let depth = at.length
-    while (depth > 0 && !found.has(Json.fold(format(at.slice(0, depth))))) depth--
-    const member = found.get(Json.fold(format(at.slice(0, depth))))
+    while (depth > 0 && memberAt(at.slice(0, depth)) === undefined) depth--
+    const member = memberAt(at.slice(0, depth))
     const nested = at
       .slice(depth + 1)
       .reduceRight((inner, name) => `{${JSON.stringify(name)}:${inner}}`, json)
@@ -310,4 +312,79 @@ function place(reading: Reading, sets: readonly Set[]): Members.Edit[] {
   }
   for (const [open, members] of inserts) edits.push(Members.insert(text, open, members))
   return edits
+}
+
+/** The most that a request may use, as far as the request limits it. */
+type Most = {
+  /** Models that may answer. Any of the table may do so for an unknown name, and without one. */
+  models: readonly string[]
+  /** Tokens of the input; undefined when the length of the body does not limit them. */
+  inputTokens: number | undefined
+  /** Output tokens of one answer; undefined when nothing limits them. */
+  outputTokens: number | undefined
+  choices: number
+}
+
+/**
+ * The most that a request can cost, never above the price of the route: base, input and output,
+ * each at the dearest price that its tokens may have. Rounded up by at most a 32nd, so that
+ * requests of nearly the same length share their offers. Signing new offers takes longer than the
+ * rest of a 402.
+ */
+function ceilingOf(meter: Meter.Meter, most: Most): bigint {
+  const { priceAtomic, baseAtomic, plan } = meter
+  if (meter.preset === 'header') return priceAtomic
+  if (plan.counters.length === 0) return Amount.least(baseAtomic, priceAtomic)
+  const known = most.models.map((model) => Meter.ratesOf(meter, model))
+  const isKnown = known.length > 0 && !known.includes(undefined)
+  let highest = 0n
+  for (const rates of isKnown ? known : [meter.rates, ...Object.values(meter.models)]) {
+    if (rates === undefined) continue
+    const ceiling = ceilingAt(meter, rates, most)
+    if (ceiling === undefined) return priceAtomic
+    if (ceiling > highest) highest = ceiling
+  }
+  return Amount.least(stepUp(highest), priceAtomic)
+}
+
+/** Undefined when something that has a price is not limited. */
+function ceilingAt(meter: Meter.Meter, rates: Meter.Rates, most: Most): bigint | undefined {
+  const { counters } = meter.plan
+  const { inputTokens, outputTokens, choices } = most
+  const dearest = new Map<string, Meter.Rate>()
+  for (const [unit, rate] of Object.entries(rates)) {
+    const root = Meter.rootOf(counters, unit)
+    const known = dearest.get(root)
+    if (known === undefined || Meter.isDearer(rate, known)) dearest.set(root, rate)
+  }
+  let sum = { numerator: meter.baseAtomic, denominator: 1n }
+  for (const [root, rate] of dearest) {
+    const count =
+      root === 'input'
+        ? inputTokens
+        : root === 'output'
+          ? product(outputTokens, choices)
+          : undefined
+    if (count === undefined) {
+      if (rate.priceScaled > 0n) return undefined
+      continue
+    }
+    sum = Meter.add(sum, BigInt(count), rate)
+  }
+  return Meter.roundUp(sum)
+}
+
+function product(tokens: number | undefined, choices: number): number | undefined {
+  const count = tokens === undefined ? undefined : tokens * choices
+  return Number.isSafeInteger(count) ? count : undefined
+}
+
+/** Binary digits of a ceiling that are kept. */
+const digits = 6n
+
+function stepUp(amount: bigint): bigint {
+  const length = BigInt(amount.toString(2).length)
+  if (length <= digits) return amount > 0n ? amount : 1n
+  const shift = length - digits
+  return ((amount + (1n << shift) - 1n) >> shift) << shift
 }

@@ -1,6 +1,6 @@
 import { isEventStream } from '../protocol/Header'
+import { overrideHeader } from './Charge'
 import type * as Meter from './Meter'
-import * as Override from './Override'
 import type { Preset } from './Preset'
 import * as Scanner from './Scanner'
 import * as Text from './Text'
@@ -25,7 +25,7 @@ export function createReader({ preset, plan }: Meter.Meter, { status, headers }:
   const isFailure = status < 200 || status > 299
   if (isFailure)
     return constant({ kind: 'failed', reason: `the status is ${status}`, isUsed: false })
-  if (preset === 'header') return constant({ kind: 'named', header: headers.get(Override.name) })
+  if (preset === 'header') return constant({ kind: 'named', header: headers.get(overrideHeader) })
   if (plan.counters.length === 0)
     return constant({ kind: 'missing', reason: 'this meter has no units' })
   if (/\S/.test((headers.get('content-encoding') ?? '').replace(/^identity$/i, '')))
@@ -41,21 +41,16 @@ export function createReader({ preset, plan }: Meter.Meter, { status, headers }:
   )
   const read = isEvents ? createEvents(scanner, needles) : scanner.add
   const estimate = Text.createEstimate(plan.texts)
+  const add = (chunk: Uint8Array) => {
+    read(chunk)
+    estimate.add(chunk)
+  }
   return {
-    add: plan.texts.length === 0 ? read : both(read, estimate.add),
+    add: plan.texts.length === 0 ? read : add,
     end: () => Usage.conclude(seen, plan.counters),
     soFar: (input) => Usage.soFar(seen, plan.counters, { input, output: estimate.tokens() }),
   }
 }
-
-type Take = (chunk: Uint8Array) => void
-
-const both =
-  (one: Take, other: Take): Take =>
-  (chunk) => {
-    one(chunk)
-    other(chunk)
-  }
 
 function constant(usage: Usage.Usage): Reader {
   return { add: () => {}, end: () => usage, soFar: () => usage }

@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'bun:test'
+import { parseOverride } from '../../src/meter/Charge'
 import type { Meter } from '../../src/meter/Meter'
-import { parse as parseOverride } from '../../src/meter/Override'
 import { createReader, type Head } from '../../src/meter/Reader'
 import { bytes, charge, headOf, meterOf, units, usage } from '../harness/meter'
 
