@@ -1,18 +1,15 @@
 import type { Address, Hex } from 'viem'
 import type * as Network from '../src/protocol/Network'
-import type { Money } from '../src/protocol/Transfer'
-import type { AdminLedger } from './AdminLedger'
-import type { AnswerLedger } from './AnswerLedger'
-import type { AuthorizationLedger, CeilingRefusal } from './AuthorizationLedger'
-import type { FailureLedger } from './FailureLedger'
+import type { AdminLedger } from './admin'
+import type { AuthorizationLedger, CeilingRefusal } from './authorizations'
 import type { GrantLedger, NewGrant } from './GrantLedger'
 import type { LaneLedger } from './LaneLedger'
-import type { OfferLedger } from './OfferLedger'
-import type { NewOrder, OrderLedger, OrderQuota, OrderRide } from './OrderLedger'
-import type { KeyScope, Payment } from './Payment'
-import type { SalesLedger } from './SalesLedger'
+import type { NewOrder, OrderLedger, OrderQuota, OrderRide } from './orders'
+import type { Payment } from './Payment'
+import type { JobReads, PaymentReads, TransactionReads } from './payment-reads'
+import type { SalesLedger } from './sales'
 import type { GasProduct, JobRow, PaymentRow, TransactionRow } from './schema'
-import type { WebhookLedger } from './WebhookLedger'
+import type { WebhookLedger } from './webhooks'
 
 /**
  * All persistent state, behind one interface. Reads and commits of rows return promises; `fault`,
@@ -60,90 +57,8 @@ export type ChangeListener = {
   anything?(): void
 }
 
-/** A payer of one asset. */
-type PayerOfAsset = Pick<Money, 'network' | 'asset' | 'payer'>
-
-/** When the simulated request arrived: its time (unix ms) and the newest known block. */
-export type Arrival = Pick<PaymentRow, 'receivedAt' | 'knownBlock'>
-
 /** The Transfer log that pays. */
 export type Assignment = { transaction: Hex; logIndex: number; blockNumber: bigint }
-
-export type PaymentReads = {
-  /** The payment of this money; one indexed read. */
-  find(money: Money): Promise<Payment | undefined>
-  findById(id: string): Promise<Payment | undefined>
-  findByRedeemToken(tokenHash: string): Promise<Payment | undefined>
-  /** Newest payment of the key that is not expired. */
-  findByIdempotencyKey(scope: KeyScope): Promise<Payment | undefined>
-  /** Id of the payment that a Transfer log is assigned to. */
-  logOwner(network: Network.Id, hash: Hex, logIndex: number): Promise<string | undefined>
-  /** Indexes of the logs of a transaction that pay for payments. */
-  takenLogs(network: Network.Id, hash: Hex): Promise<ReadonlySet<number>>
-  /** Whether a payment of the payer is confirmed. */
-  hasPaid(payer: PayerOfAsset): Promise<boolean>
-  /** Throws when there is no such payment. */
-  arrivalOf(id: string): Promise<Arrival>
-  /** Those that are `broadcast` or `reverted`. */
-  unfinished(): Promise<readonly Payment[]>
-  /** Those that are `broadcast`, by network. */
-  countBroadcast(): Promise<ReadonlyMap<Network.Id, number>>
-  /** How many are unfinished, and the oldest of them. */
-  pending(limit: number): Promise<Pending>
-  /** Ids of `broadcast` payments without an open transaction: it was removed, or displaced. */
-  orphans(network: Network.Id): Promise<readonly string[]>
-  /** Reserved gas of payments of the facilitator since a time (unix ms), by payee. */
-  payeeGasSince(at: number): Promise<readonly PayeeGas[]>
-  /** The same for one payment; zero for one that is not the facilitator's. */
-  payeeGasOf(id: string): Promise<number>
-}
-
-export type Pending = {
-  count: number
-  oldest: readonly (Pick<
-    PaymentRow,
-    'id' | 'network' | 'merchant' | 'route' | 'amountAtomic' | 'state' | 'createdAt'
-  > & { transaction: Hex })[]
-}
-
-export type PayeeGas = { network: Network.Id; payee: Address; gas: number }
-
-/** An included transaction; without a relayer it is an external one. */
-export type Included = {
-  hash: Hex
-  blockNumber: number
-  relayer: Address | undefined
-  /** Account nonce of the relayer. */
-  nonce: number
-}
-
-/** `job`: the id of the job that it is for. */
-export type Unfinished = { transaction: TransactionRow; job: string | undefined }
-
-export type TransactionReads = {
-  /** Lower account nonces first, then the older. */
-  unfinished(): Promise<readonly Unfinished[]>
-  /** The payments that one of these transactions contains. */
-  paymentsOf(hashes: readonly Hex[]): Promise<readonly Payment[]>
-  /** Whether a transaction contains this payment, or any when none is named. */
-  hasPayment(hash: Hex, id?: string): Promise<boolean>
-  /** Every transaction that ever contained the payment. */
-  ofPayment(
-    id: string,
-  ): Promise<readonly Pick<TransactionRow, 'hash' | 'state' | 'relayer' | 'nonce'>[]>
-  /** Transactions in this block and above it, those of ours and those that paid us. */
-  includedFrom(network: Network.Id, block: bigint): Promise<readonly Included[]>
-  /** Transactions of a relayer that are recorded as included at account nonces below `to`. */
-  includedAt(
-    network: Network.Id,
-    relayer: Address,
-    nonces: { from: number; to: number },
-  ): Promise<readonly Included[]>
-}
-
-export type JobReads = {
-  find(id: string): Promise<JobRow | undefined>
-}
 
 /** Rows that a product writes in the transaction that inserts its payment. */
 export type Rows =
@@ -327,4 +242,80 @@ export type GasTotals = {
   spentOn(network: Network.Id, product: GasProduct, at: number): bigint
   /** The part that failed payments of payers with code cost. */
   wastedOn(network: Network.Id, product: GasProduct, at: number): bigint
+}
+
+/**
+ * Failures of payers that cost us gas, counted by all processes over one database. A bucket is full again
+ * after its failures have expired; its key is an address or a code.
+ */
+export type FailureLedger = {
+  /** When the bucket is full again, unix ms; zero when it is full. From memory, up to a second old. */
+  fullAt(key: string): number
+  /**
+   * Adds a failure to each bucket, which is then full again `ms` later. A power loss may undo the
+   * failures of the last 100 ms. `windowMs`: the time in which an empty bucket becomes full.
+   */
+  add(failures: readonly { key: string; ms: number }[], windowMs: number): Promise<void>
+}
+
+/**
+ * How far the clocks of two gateways may differ, ms: each is ready up to five seconds from that of the
+ * database. A gateway that is behind takes a full bucket for one that is fuller than full.
+ */
+export const apartMs = 10_000
+
+/** Counts failures in the memory of one process. */
+export const ownFailures: FailureLedger = { fullAt: () => 0, add: () => Promise.resolve() }
+
+/** An answer as it was delivered. `headers`: JSON of the pairs. Times are unix ms. */
+export type StoredAnswer = {
+  status: number
+  headers: string
+  body: Uint8Array
+  createdAt: number
+  expiresAt: number
+}
+
+/** Size of the stored answers of one payer: headers, bodies, and `rowBytes` for each answer. */
+export type AnswerUsage = { payer: string; bytes: number }
+
+export type AnswerLedger = {
+  find(paymentId: string): Promise<StoredAnswer | undefined>
+  /** Stores an answer, unless the payment has one. */
+  store(paymentId: string, answer: StoredAnswer): Promise<void>
+  /** Deletes expired answers; resolves with the time (unix ms) at which the next one expires. */
+  sweep(now: number): Promise<number | undefined>
+  usage(rowBytes: number): Promise<readonly AnswerUsage[]>
+}
+
+/** A merchant of the last configuration; `json` has no secrets. */
+export type MerchantRow = { slug: string; title: string; hash: string; json: string }
+
+export type RetiredOffer = {
+  merchant: string
+  route: string
+  network: Network.Id
+  asset: Address
+  payTo: Address
+  amountAtomic: bigint
+  /** Unix ms. */
+  retiredAt: number
+}
+
+export type OfferLedger = {
+  merchants(): Promise<readonly MerchantRow[]>
+  /** Offers of a configuration that its successor does not make. */
+  retired(): Promise<readonly RetiredOffer[]>
+  /**
+   * Applies a configuration: stores its merchants, and the offers that end with it. Deletes offers
+   * that ended before `keptFrom` (unix ms).
+   */
+  replace(input: {
+    merchants: readonly MerchantRow[]
+    ended: readonly RetiredOffer[]
+    keptFrom: number
+    now: number
+  }): Promise<void>
+  /** Calls back when another process may have called `replace`. */
+  onReplace(listener: () => void): void
 }

@@ -3,7 +3,7 @@ import { roomFor, type Tally } from './GrantBudget'
 import type { NewGrant } from './GrantLedger'
 import type { Order } from './Order'
 import type { Payment } from './Payment'
-import type { WebhookEvent } from './WebhookLedger'
+import type { WebhookEvent } from './webhooks'
 
 /**
  * The events and their public data. Nothing of a buyer's request is in it beyond merchant and

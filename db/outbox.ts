@@ -1,6 +1,6 @@
 import type { GasProduct } from './schema'
 import * as Event from './WebhookEvent'
-import type { Subscriptions, WebhookEvent } from './WebhookLedger'
+import type { Subscriptions, WebhookEvent } from './webhooks'
 
 /** The subscriptions to events, and the messages that are written for them. */
 export type Subscribers = {

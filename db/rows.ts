@@ -1,10 +1,8 @@
 import type { Transfer } from '../src/protocol/Transfer'
 import type { Authorization } from './Authorization'
-import type { HeldReason, Order, RefundReason } from './Order'
-import type { NewOrder } from './OrderLedger'
 import type { Payment } from './Payment'
-import type { AuthorizationRow, OrderRow, PaymentRow } from './schema'
-import { authorizations, orders, payments } from './schema'
+import type { AuthorizationRow, PaymentRow } from './schema'
+import { authorizations, payments } from './schema'
 import { decoderOf } from './select'
 
 const decodePayment = decoderOf(payments)
@@ -160,44 +158,5 @@ export function authorizationRow(authorization: Authorization): AuthorizationRow
     truncated: delivered?.truncated ?? false,
     failedAt: failedAt ?? null,
     createdAt: authorization.createdAt,
-  }
-}
-
-/** Columns of an order for which nothing was sent. */
-const unsent = {
-  state: 'settling',
-  swapTx: null,
-  refundTx: null,
-  deliveredAtomic: null,
-  returnedAtomic: null,
-  refundReason: null,
-  heldReason: null,
-  refundAttempts: 0,
-  retryAt: null,
-  settledAt: null,
-} as const satisfies Partial<OrderRow>
-
-/** The row of a new order, without those of its payment. */
-export function newOrderRow(order: NewOrder): Omit<OrderRow, 'paymentId' | 'settlementTx'> {
-  return { ...order, ...unsent, updatedAt: order.createdAt }
-}
-
-const decodeOrder = decoderOf(orders)
-
-/** The order of a row as a database gives it. */
-export const toOrder = (found: unknown): Order => orderOf(decodeOrder(found))
-
-function orderOf(row: OrderRow): Order {
-  return {
-    ...row,
-    swapTx: row.swapTx ?? undefined,
-    refundTx: row.refundTx ?? undefined,
-    deliveredAtomic: row.deliveredAtomic ?? undefined,
-    returnedAtomic: row.returnedAtomic ?? undefined,
-    // Written by the moves `refund` and `hold` only.
-    refundReason: (row.refundReason as RefundReason | null) ?? undefined,
-    heldReason: (row.heldReason as HeldReason | null) ?? undefined,
-    retryAt: row.retryAt ?? undefined,
-    settledAt: row.settledAt ?? undefined,
   }
 }

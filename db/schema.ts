@@ -18,7 +18,6 @@ import type * as Network from '../src/protocol/Network'
 import * as Authorization from './Authorization'
 import * as Order from './Order'
 import * as Payment from './Payment'
-import type { MessageState } from './WebhookLedger'
 
 /**
  * The tables of SQLite. The migrations of PostgreSQL are written by hand, and rows of both databases are
@@ -637,7 +636,8 @@ export const assets = table(
   ],
 )
 
-const messageStates = ['waiting', 'delivered', 'failed'] as const satisfies readonly MessageState[]
+/** `waiting`: to be sent. `failed`: given up. */
+const messageStates = ['waiting', 'delivered', 'failed'] as const
 
 /**
  * The outbox: one row for each event and endpoint, written in the commit of the event. Its CHECKs
@@ -659,7 +659,7 @@ export const webhooks = table(
     subject: text('subject').notNull(),
     /** The JSON that is sent. */
     body: text('body').notNull(),
-    state: text('state').$type<MessageState>().notNull(),
+    state: text('state').$type<(typeof messageStates)[number]>().notNull(),
     attempts: integer('attempts').notNull().default(0),
     /** HTTP status of the last answer. */
     lastStatus: integer('last_status'),

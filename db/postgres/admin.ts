@@ -1,6 +1,10 @@
-import type { AdminLedger, Pause } from '../AdminLedger'
-import { createAdminLedger, type StoryReads } from '../admin-reads'
-import { adminSql } from '../admin-sql'
+import {
+  type AdminLedger,
+  adminSql,
+  createAdminLedger,
+  type Pause,
+  type StoryReads,
+} from '../admin'
 import { postgres } from '../dialect'
 import type { Values } from '../select'
 import type { Parts } from './parts'

@@ -1,4 +1,4 @@
-import type { AnswerLedger, AnswerUsage, StoredAnswer } from '../AnswerLedger'
+import type { AnswerLedger, AnswerUsage, StoredAnswer } from '../Ledger'
 import type { Parts } from './parts'
 
 const byPayment = `SELECT status, headers, body, created_at AS "createdAt", expires_at AS "expiresAt"

@@ -1,6 +1,10 @@
 import { type Charge, type Delivered, type State, sourcesOf } from '../Authorization'
-import type { AuthorizationLedger, CeilingLimits, CeilingRefusal } from '../AuthorizationLedger'
-import { createAuthorizationReads } from '../authorization-reads'
+import {
+  type AuthorizationLedger,
+  type CeilingLimits,
+  type CeilingRefusal,
+  createAuthorizationReads,
+} from '../authorizations'
 import { authorizationRow, toAuthorization } from '../rows'
 import { authorizations } from '../schema'
 import type { Change } from './commits'

@@ -1,5 +1,5 @@
 import type { EventType } from '../../src/protocol/Webhook'
-import type { WebhookEvent } from '../WebhookLedger'
+import type { WebhookEvent } from '../webhooks'
 import { DatabaseGoneError, errorOf, type Fault, PostgresError } from './errors'
 import type { Query } from './Line'
 import type { Kind, Lines } from './line-pool'

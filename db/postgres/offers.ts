@@ -1,4 +1,4 @@
-import type { MerchantRow, OfferLedger } from '../OfferLedger'
+import type { MerchantRow, OfferLedger } from '../Ledger'
 import { merchants, offers } from '../schema'
 import { decoderOf } from '../select'
 import type { Parts } from './parts'

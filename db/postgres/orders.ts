@@ -1,12 +1,20 @@
 import type { Hex } from 'viem'
 import type { EventType } from '../../src/protocol/Webhook'
 import type { Order } from '../Order'
-import type { OrderLedger, OrderMove, OrderRide } from '../OrderLedger'
-import { createOrderReads } from '../order-reads'
-import { givenBy, nameOf, type Rule, rules, type Value } from '../order-rules'
-import { toOrder } from '../rows'
+import {
+  createOrderReads,
+  givenBy,
+  nameOf,
+  type OrderLedger,
+  type OrderMove,
+  type OrderRide,
+  type Rule,
+  rules,
+  toOrder,
+  type Value,
+} from '../orders'
 import * as Event from '../WebhookEvent'
-import type { WebhookEvent } from '../WebhookLedger'
+import type { WebhookEvent } from '../webhooks'
 import type { Change } from './commits'
 import type { Parts } from './parts'
 import { selectsOf } from './reader'

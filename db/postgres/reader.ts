@@ -1,6 +1,5 @@
 import { postgres as dialect } from '../dialect'
-import type { PaymentReads } from '../Ledger'
-import { createPaymentReads as createReads } from '../payment-reads'
+import { createPaymentReads as createReads, type PaymentReads } from '../payment-reads'
 import { toPayment } from '../rows'
 import type { Selects } from '../select'
 import type { Query } from './Line'

@@ -1,7 +1,15 @@
 import { postgres as dialect } from '../dialect'
-import type { AssetRow, RequestCounts, SalesLedger } from '../SalesLedger'
-import { figuresOf, firstOf, idAt } from '../sales-figures'
-import { type FirstRow, type SpanRows, salesSql } from '../sales-sql'
+import {
+  type AssetRow,
+  type FirstRow,
+  figuresOf,
+  firstOf,
+  idAt,
+  type RequestCounts,
+  type SalesLedger,
+  type SpanRows,
+  salesSql,
+} from '../sales'
 import type { Parts } from './parts'
 import { positional } from './rows'
 

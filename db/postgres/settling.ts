@@ -11,8 +11,9 @@ import type {
   RowsRefusal,
   SettlingCommits,
 } from '../Ledger'
+import { newOrderRow } from '../orders'
 import type { Payment } from '../Payment'
-import { newOrderRow, paymentOf, toPayment } from '../rows'
+import { paymentOf, toPayment } from '../rows'
 import {
   type GasProduct,
   grants,
@@ -25,7 +26,7 @@ import {
 } from '../schema'
 import { decoderOf } from '../select'
 import * as Event from '../WebhookEvent'
-import type { WebhookEvent } from '../WebhookLedger'
+import type { WebhookEvent } from '../webhooks'
 import type { Change } from './commits'
 import { isBarred, isDuplicate, RefusedError } from './errors'
 import {

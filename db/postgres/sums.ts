@@ -1,7 +1,6 @@
 import type * as Network from '../../src/protocol/Network'
 import { dayMs } from '../../src/protocol/Time'
-import { apartMs, type FailureLedger } from '../FailureLedger'
-import type { GasTotals } from '../Ledger'
+import { apartMs, type FailureLedger, type GasTotals } from '../Ledger'
 import type { GasProduct } from '../schema'
 import { repeat } from './commits'
 import type { Parts } from './parts'

@@ -1,6 +1,5 @@
 import { createSubscribers, type Subscribers } from '../outbox'
-import type { WebhookLedger } from '../WebhookLedger'
-import { createMessages } from '../webhook-messages'
+import { createMessages, type WebhookLedger } from '../webhooks'
 import type { Messages } from './commits'
 import type { Parts } from './parts'
 import { selectsOf } from './reader'

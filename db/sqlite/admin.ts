@@ -1,7 +1,11 @@
 import type { Statement } from 'bun:sqlite'
-import type { AdminLedger, Pause } from '../AdminLedger'
-import { createAdminLedger, type StoryReads } from '../admin-reads'
-import { adminSql } from '../admin-sql'
+import {
+  type AdminLedger,
+  adminSql,
+  createAdminLedger,
+  type Pause,
+  type StoryReads,
+} from '../admin'
 import { sqlite } from '../dialect'
 import type { Db } from './open'
 import { write } from './write'

@@ -1,4 +1,4 @@
-import type { AnswerLedger, AnswerUsage, StoredAnswer } from '../AnswerLedger'
+import type { AnswerLedger, AnswerUsage, StoredAnswer } from '../Ledger'
 import { answers } from '../schema'
 import type { Db } from './open'
 import { insertInto, statement } from './statement'

@@ -5,8 +5,7 @@ import {
   type State,
   sourcesOf,
 } from '../Authorization'
-import type { AuthorizationLedger } from '../AuthorizationLedger'
-import type { AuthorizationReads } from '../authorization-reads'
+import type { AuthorizationLedger, AuthorizationReads } from '../authorizations'
 import { authorizationRow, toAuthorization } from '../rows'
 import { authorizations } from '../schema'
 import type { Values } from '../select'

@@ -2,10 +2,19 @@ import type { Hex } from 'viem'
 import { sqlite as dialect } from '../dialect'
 import type { JobRider, OrderRows } from '../Ledger'
 import type { Order } from '../Order'
-import type { OrderLedger, OrderMove } from '../OrderLedger'
-import { createOrderReads, orderCounts } from '../order-reads'
-import { givenBy, nameOf, type Rule, rules, type Value } from '../order-rules'
-import { newOrderRow, toOrder } from '../rows'
+import {
+  createOrderReads,
+  givenBy,
+  nameOf,
+  newOrderRow,
+  type OrderLedger,
+  type OrderMove,
+  orderCounts,
+  type Rule,
+  rules,
+  toOrder,
+  type Value,
+} from '../orders'
 import { orders } from '../schema'
 import type { Values } from '../select'
 import type { Db } from './open'

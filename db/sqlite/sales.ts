@@ -1,15 +1,18 @@
 import type { Database, Statement } from 'bun:sqlite'
 import { sqlite as dialect } from '../dialect'
-import type {
-  AssetRow,
-  SalesLedger,
-  SalesOfSpan,
-  SalesQuery,
-  SalesReads,
-  Span,
-} from '../SalesLedger'
-import { figuresOf, firstOf, idAt } from '../sales-figures'
-import { type FirstRow, salesSql } from '../sales-sql'
+import {
+  type AssetRow,
+  type FirstRow,
+  figuresOf,
+  firstOf,
+  idAt,
+  type SalesLedger,
+  type SalesOfSpan,
+  type SalesQuery,
+  type SalesReads,
+  type Span,
+  salesSql,
+} from '../sales'
 import { assets, hours, ownAccounts } from '../schema'
 import type { Db } from './open'
 import { insertInto, statement } from './statement'

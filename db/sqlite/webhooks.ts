@@ -4,8 +4,13 @@ import type { Order } from '../Order'
 import { type AddedGas, createSubscribers } from '../outbox'
 import type { Payment } from '../Payment'
 import * as Event from '../WebhookEvent'
-import type { Subscriptions, WebhookEvent, WebhookLedger } from '../WebhookLedger'
-import { createMessages, type MessagesBase } from '../webhook-messages'
+import {
+  createMessages,
+  type MessagesBase,
+  type Subscriptions,
+  type WebhookEvent,
+  type WebhookLedger,
+} from '../webhooks'
 import type { Db } from './open'
 import { selectsOf, statement } from './statement'
 import { type Group, write } from './write'

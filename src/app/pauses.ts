@@ -1,4 +1,4 @@
-import type { AdminLedger, Pause } from '../../db/AdminLedger'
+import type { AdminLedger, Pause } from '../../db/admin'
 import type { Ledger } from '../../db/Ledger'
 
 type Options = {

@@ -1,12 +1,12 @@
-import type {
-  AssetRow,
-  RequestCounts,
-  SalesClass,
-  SalesFigures,
-  SalesOfSpan,
-  SalesRow,
-} from '../../db/SalesLedger'
-import { noFigures } from '../../db/sales-figures'
+import {
+  type AssetRow,
+  noFigures,
+  type RequestCounts,
+  type SalesClass,
+  type SalesFigures,
+  type SalesOfSpan,
+  type SalesRow,
+} from '../../db/sales'
 import * as Amount from '../protocol/Amount'
 import type * as Network from '../protocol/Network'
 

@@ -1,4 +1,4 @@
-import type { SalesFigures } from '../../db/SalesLedger'
+import type { SalesFigures } from '../../db/sales'
 import * as Amount from '../protocol/Amount'
 import { type Asset, type Group, type Line, nameOf, type Report, usdText } from './Books'
 

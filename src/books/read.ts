@@ -5,7 +5,7 @@ import type {
   SalesQuery,
   SalesReads,
   SalesRow,
-} from '../../db/SalesLedger'
+} from '../../db/sales'
 import { dayMs, hourMs } from '../protocol/Time'
 import * as Books from './Books'
 

@@ -1,4 +1,4 @@
-import type { RequestCounts, SalesLedger } from '../../db/SalesLedger'
+import type { RequestCounts, SalesLedger } from '../../db/sales'
 import { hourMs } from '../protocol/Time'
 
 /** Requests of a route since the start; the hot path only adds to these numbers. */

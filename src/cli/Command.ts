@@ -1,4 +1,4 @@
-import { BesideError } from '../../db/BesideError'
+import { BesideError } from '../../db/fault'
 import { type Env, EnvironmentError } from '../config/env'
 
 export type Option = {

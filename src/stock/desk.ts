@@ -1,6 +1,6 @@
 import type { Address } from 'viem'
 import { type Order, type State, unfinished } from '../../db/Order'
-import type { HistoryQuery } from '../../db/OrderLedger'
+import type { HistoryQuery } from '../../db/orders'
 import { refundId, swapId } from './Order'
 import { type Context, type DeskSettlement, isOurs, type Next, step } from './steps'
 

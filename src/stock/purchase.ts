@@ -1,7 +1,7 @@
 import type { Address } from 'viem'
 import type { RowsRefusal } from '../../db/Ledger'
 import type { Order } from '../../db/Order'
-import type { NewOrder, OrderLedger, OrderQuota } from '../../db/OrderLedger'
+import type { NewOrder, OrderLedger, OrderQuota } from '../../db/orders'
 import type { Payment } from '../../db/Payment'
 import type { NetworkConfig, Stock } from '../config/Config'
 import { failureHeaders, type Receipts } from '../paywall/answer/receipts'

@@ -1,6 +1,6 @@
 import type { Hex } from 'viem'
 import type { HeldReason, Order, RefundReason } from '../../db/Order'
-import type { OrderLedger, OrderMove } from '../../db/OrderLedger'
+import type { OrderLedger, OrderMove } from '../../db/orders'
 import type { Payment } from '../../db/Payment'
 import { type Node, RpcError } from '../chain/client'
 import * as Creation from '../chain/creation'

@@ -1,4 +1,4 @@
-import type { Message, SweepReason, WebhookLedger } from '../../db/WebhookLedger'
+import type { Message, SweepReason, WebhookLedger } from '../../db/webhooks'
 import type { Webhook } from '../config/Config'
 import type { Log } from '../log'
 import { headersOf } from '../protocol/Webhook'

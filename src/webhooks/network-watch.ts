@@ -1,5 +1,5 @@
 import { gasChanged, networkPaused, networkResumed, upstreamChanged } from '../../db/WebhookEvent'
-import type { WebhookEvent, WebhookLedger } from '../../db/WebhookLedger'
+import type { WebhookEvent, WebhookLedger } from '../../db/webhooks'
 import type { Details } from '../settlement/state/availability'
 
 /** Least time between two events of one condition that is not met, ms. */

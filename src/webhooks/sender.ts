@@ -1,4 +1,4 @@
-import type { Bounds, Subscriptions, WebhookLedger } from '../../db/WebhookLedger'
+import type { Bounds, Subscriptions, WebhookLedger } from '../../db/webhooks'
 import type { NetworkConfig, Webhook } from '../config/Config'
 import type { Log } from '../log'
 import { typesOf } from '../protocol/Webhook'

@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, describe, expect, test } from 'bun:test'
-import type { Span } from '../../db/SalesLedger'
+import type { Span } from '../../db/sales'
 import { adminStatements } from '../../db/sqlite/admin'
 import { createLedger } from '../../db/sqlite/ledger'
 import { type Db, open } from '../../db/sqlite/open'

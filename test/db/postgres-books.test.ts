@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'bun:test'
-import { outcomes } from '../../db/AdminLedger'
+import { outcomes } from '../../db/admin'
 import type { Ledger } from '../../db/Ledger'
 import { createLedger } from '../../db/sqlite/ledger'
 import { type Db, openInMemory } from '../../db/sqlite/open'

@@ -1,7 +1,7 @@
 import { describe, expect, test } from 'bun:test'
 import { createLedger } from '../../db/sqlite/ledger'
 import { openInMemory } from '../../db/sqlite/open'
-import type { WebhookEvent } from '../../db/WebhookLedger'
+import type { WebhookEvent } from '../../db/webhooks'
 import { begin, hourMs } from '../harness/book-rows'
 import { hasPostgres } from '../harness/postgres'
 import { type Books, openBooks } from '../harness/postgres-books'

@@ -1,7 +1,7 @@
 import { describe, expect, test } from 'bun:test'
 import { createLedger } from '../../db/sqlite/ledger'
 import { type Db, openInMemory } from '../../db/sqlite/open'
-import type { Message, WebhookEvent, WebhookLedger } from '../../db/WebhookLedger'
+import type { Message, WebhookEvent, WebhookLedger } from '../../db/webhooks'
 import { hasPostgres } from '../harness/postgres'
 import { type Books, openBooks } from '../harness/postgres-books'
 import { createRandom, type Random } from '../soak/random'

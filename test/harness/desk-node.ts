@@ -1,6 +1,6 @@
 import type { Hex } from 'viem'
 import type { JobRider, Ledger, RowsRefusal } from '../../db/Ledger'
-import type { OrderLedger } from '../../db/OrderLedger'
+import type { OrderLedger } from '../../db/orders'
 import type { Db } from '../../db/sqlite/open'
 import type { Riders } from '../../db/sqlite/settling'
 import { RefusedError, write } from '../../db/sqlite/write'

@@ -1,6 +1,6 @@
 import { createLedger } from '../../db/sqlite/ledger'
 import { openInMemory } from '../../db/sqlite/open'
-import type { WebhookEvent, WebhookLedger } from '../../db/WebhookLedger'
+import type { WebhookEvent, WebhookLedger } from '../../db/webhooks'
 import type { Webhook } from '../../src/config/Config'
 import { createLog } from '../../src/log'
 import { parseSecret } from '../../src/protocol/Webhook'

@@ -1,4 +1,4 @@
-import type { StoryReads } from '../../db/admin-reads'
+import type { StoryReads } from '../../db/admin'
 import { createAdmin } from '../../db/postgres/admin'
 import { createCommits } from '../../db/postgres/commits'
 import { installFunctions, searchFunctions } from '../../db/postgres/functions'

@@ -1,7 +1,7 @@
 import { expect } from 'bun:test'
 import type { Hex } from 'viem'
 import type { IncludedPayment, Inclusion } from '../../db/Ledger'
-import type { NewOrder } from '../../db/OrderLedger'
+import type { NewOrder } from '../../db/orders'
 import type { Payment } from '../../db/Payment'
 import type { PaymentRow, TransactionRow } from '../../db/schema'
 import type { SettlingLedger } from './settling-ledgers'

@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'bun:test'
-import type { Loss } from '../../db/AuthorizationLedger'
+import type { Loss } from '../../db/authorizations'
 import {
   type Credit,
   type CreditLimits,

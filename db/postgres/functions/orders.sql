@@ -1,7 +1,7 @@
 -- Orders of the stock desk. Twin: db/sqlite/orders.ts.
 -- Texts of the tables are compared by their bytes, so ids sort as on SQLite.
 
--- Makes the change of a rule of db/order-rules.ts; NULL when the order is in another state.
+-- Makes the change of a rule of db/orders.ts; NULL when the order is in another state.
 -- change: {"from": [states], "is": {column: value}, "has": [columns that are not null],
 -- "set": {column: value}, "hashed": [columns that become the hash]}.
 CREATE FUNCTION change_order(of_order text, change jsonb, hash text DEFAULT NULL) RETURNS orders

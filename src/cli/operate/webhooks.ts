@@ -1,5 +1,5 @@
 import type { Ledger } from '../../../db/Ledger'
-import type { Message } from '../../../db/WebhookLedger'
+import type { Message } from '../../../db/webhooks'
 import { dayMs } from '../../protocol/Time'
 import { CommandError } from '../Command'
 import type { Run } from '../commands'

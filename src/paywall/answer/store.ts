@@ -1,4 +1,4 @@
-import type { AnswerLedger, AnswerUsage } from '../../../db/AnswerLedger'
+import type { AnswerLedger, AnswerUsage } from '../../../db/Ledger'
 import type { Payment } from '../../../db/Payment'
 import { type Counts, createCounts } from '../../http/counts'
 import { dayMs } from '../../protocol/Time'

@@ -1,4 +1,4 @@
-import type { MerchantRow, OfferLedger, RetiredOffer as RetiredRow } from '../../../db/OfferLedger'
+import type { MerchantRow, OfferLedger, RetiredOffer as RetiredRow } from '../../../db/Ledger'
 import type { Config, Merchant } from '../../config/Config'
 import type { RetiredOffer } from './Item'
 

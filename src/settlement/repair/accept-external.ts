@@ -1,5 +1,5 @@
-import type { Arrival } from '../../../db/Ledger'
 import type { Purpose } from '../../../db/Payment'
+import type { Arrival } from '../../../db/payment-reads'
 import { moneyKey, type Transfer } from '../../protocol/Transfer'
 import { assertConfirmed } from '../read/reads'
 import * as Refusals from '../read/refusals'

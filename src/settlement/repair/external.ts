@@ -1,6 +1,7 @@
 import type { Hex } from 'viem'
-import type { Arrival, Assignment } from '../../../db/Ledger'
+import type { Assignment } from '../../../db/Ledger'
 import type { Payment } from '../../../db/Payment'
+import type { Arrival } from '../../../db/payment-reads'
 import { type Node, RpcFault } from '../../chain/client'
 import * as Clock from '../../chain/clock'
 import * as Logs from '../../chain/logs'

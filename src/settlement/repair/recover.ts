@@ -1,5 +1,5 @@
-import type { Included, Unfinished } from '../../../db/Ledger'
 import type { Payment } from '../../../db/Payment'
+import type { Included, Unfinished } from '../../../db/payment-reads'
 import type { TransactionRow } from '../../../db/schema'
 import { findOrSend } from '../send/broadcast'
 import { follow, track } from '../send/payment'

@@ -1,5 +1,5 @@
 import type { Hex } from 'viem'
-import type { Included } from '../../../db/Ledger'
+import type { Included } from '../../../db/payment-reads'
 import * as Receipt from '../../chain/receipt'
 import { type ChainState, type Context, storeInclusion } from '../state/state'
 

@@ -1,5 +1,5 @@
-import { apartMs, type FailureLedger, ownFailures } from '../../../db/FailureLedger'
-import type { PaymentReads } from '../../../db/Ledger'
+import { apartMs, type FailureLedger, ownFailures } from '../../../db/Ledger'
+import type { PaymentReads } from '../../../db/payment-reads'
 import {
   type AccountCode,
   type IdentifiedCode,

@@ -1,6 +1,7 @@
 import type { Address, Hex } from 'viem'
-import type { Arrival, JobRider, Ledger, Rows, RowsRefusal } from '../../../db/Ledger'
+import type { JobRider, Ledger, Rows, RowsRefusal } from '../../../db/Ledger'
 import type { Payment, Purpose } from '../../../db/Payment'
+import type { Arrival } from '../../../db/payment-reads'
 import type { JobRow, TransactionRow } from '../../../db/schema'
 import type { Client } from '../../chain/client'
 import type { Clock } from '../../chain/clock'

@@ -1,5 +1,5 @@
 import type { Authorization } from '../../../db/Authorization'
-import type { CeilingLimits, Inserted } from '../../../db/AuthorizationLedger'
+import type { CeilingLimits, Inserted } from '../../../db/authorizations'
 import type { Purpose } from '../../../db/Payment'
 import { chainNow } from '../../chain/clock'
 import { isContract } from '../../chain/multicall'

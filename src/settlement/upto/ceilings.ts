@@ -1,5 +1,5 @@
 import type { Address } from 'viem'
-import type { CeilingLimits } from '../../../db/AuthorizationLedger'
+import type { CeilingLimits } from '../../../db/authorizations'
 import type { Purpose } from '../../../db/Payment'
 import * as Amount from '../../protocol/Amount'
 import type { Transfer } from '../../protocol/Transfer'

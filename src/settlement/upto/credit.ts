@@ -1,5 +1,5 @@
 import type { Address } from 'viem'
-import type { AuthorizationLedger, Buyer } from '../../../db/AuthorizationLedger'
+import type { AuthorizationLedger, Buyer } from '../../../db/authorizations'
 import type { LaneLedger } from '../../../db/LaneLedger'
 import type { WriteEvent } from '../../log'
 import * as Amount from '../../protocol/Amount'

@@ -1,4 +1,4 @@
-import type { Pending } from '../../../db/Ledger'
+import type { Pending } from '../../../db/payment-reads'
 import type { Config, NetworkConfig } from '../../config/Config'
 import { scrub } from '../../log'
 import type { Details } from '../../settlement/state/availability'

@@ -1,5 +1,5 @@
-import type { Outcome } from '../../../db/AdminLedger'
-import type { AssetRow } from '../../../db/SalesLedger'
+import type { Outcome } from '../../../db/admin'
+import type { AssetRow } from '../../../db/sales'
 import type { Config } from '../../config/Config'
 import { type Html, html } from '../html'
 import { badge, type Tone } from '../parts'

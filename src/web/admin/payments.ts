@@ -1,4 +1,4 @@
-import { outcomes, type PaymentLine } from '../../../db/AdminLedger'
+import { outcomes, type PaymentLine } from '../../../db/admin'
 import { cell } from '../../books/formats'
 import type { Config } from '../../config/Config'
 import { type Html, html } from '../html'

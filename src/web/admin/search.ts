@@ -1,7 +1,12 @@
 import { type Static, Type } from '@sinclair/typebox'
 import type { Address, Hex } from 'viem'
-import type { AdminLedger, Outcome, PaymentFilter, PaymentLine } from '../../../db/AdminLedger'
-import { outcomes } from '../../../db/AdminLedger'
+import {
+  type AdminLedger,
+  type Outcome,
+  outcomes,
+  type PaymentFilter,
+  type PaymentLine,
+} from '../../../db/admin'
 import * as Schema from '../../protocol/Schema'
 import type { Sources } from './sources'
 

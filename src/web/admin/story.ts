@@ -1,5 +1,5 @@
-import type { Story, StoryTransaction } from '../../../db/AdminLedger'
 import type { Authorization } from '../../../db/Authorization'
+import type { Story, StoryTransaction } from '../../../db/admin'
 import type { Order } from '../../../db/Order'
 import type { Payment } from '../../../db/Payment'
 import type { Config } from '../../config/Config'

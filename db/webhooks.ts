@@ -1,11 +1,76 @@
+import type * as Network from '../src/protocol/Network'
+import type { EventType } from '../src/protocol/Webhook'
+import type { Product } from './Payment'
 import { webhooks } from './schema'
 import { columnsIn, decoderOf, rowsOf, type Selects, type Values } from './select'
-import type { Attempt, Bounds, Message, SweepReason, Swept, WebhookLedger } from './WebhookLedger'
 
-const decode: (found: unknown) => Message = decoderOf(webhooks)
+/** An event as it is written. Ids are made from it, so that the same event has the same id. */
+export type WebhookEvent = {
+  type: EventType
+  /** Id of the payment, order or network. Messages about it are sent in the order of its events. */
+  subject: string
+  /** Tells two events of one type and subject apart. */
+  occurrence: string
+  /** Unix ms. */
+  at: number
+  /** JSON without bigint. */
+  data: Readonly<Record<string, unknown>>
+}
 
-/** All but what writes the messages of events. */
-type Messages = Omit<WebhookLedger, 'subscribe' | 'onMessage' | 'add'>
+/** What is written from now on, until the next call. */
+export type Subscriptions = {
+  endpoints: readonly Subscription[]
+  /** Gas of a UTC day, by product. Reaching it is the event `budget.spent`. */
+  gasPerDay: readonly { network: Network.Id; product: Product; wei: bigint }[]
+}
+
+type Subscription = { endpoint: string; origin: string; types: readonly EventType[] }
+
+/** A message for one endpoint. Times are unix ms. */
+export type Message = typeof webhooks.$inferSelect
+
+/** How an attempt ended. */
+type Attempt = {
+  seq: number
+  status: number | undefined
+  error: string | undefined
+  at: number
+}
+
+/** What the outbox keeps; the oldest messages beyond it are given up or deleted. */
+export type Bounds = {
+  /** Waiting messages of one endpoint. */
+  waitingMax: number
+  /** Ended messages of one endpoint. */
+  endedMax: number
+  /** How long an ended message is kept, ms. */
+  endedMs: number
+}
+
+export type SweepReason = 'expired' | 'dropped' | 'removed'
+
+/** Messages that were given up, by endpoint. */
+type Swept = {
+  endpoint: string
+  origin: string
+  reason: SweepReason
+  count: number
+}
+
+/**
+ * The outbox of webhooks. Events of payments, deliveries, orders and budgets are written by the
+ * commits of those; `subscribe` says for which endpoints. None of the writes here waits for the
+ * disk: what a power loss undoes is sent again with the same id.
+ */
+export type WebhookLedger = ReturnType<typeof createMessages> & {
+  subscribe(subscriptions: Subscriptions): void
+  /** Notifies inside the transaction that writes messages, which may still be rolled back. */
+  onMessage(listener: () => void): void
+  /** Writes an event that no other commit writes. */
+  add(event: WebhookEvent): Promise<void>
+}
+
+const decode = decoderOf(webhooks)
 
 export type MessagesBase = Selects & {
   /**
@@ -26,11 +91,12 @@ export const isDue = `state = 'waiting' AND endpoint = $endpoint AND due_at <= $
     AND older.subject = webhooks.subject AND older.state = 'waiting')
   ORDER BY due_at, seq LIMIT $limit`
 
-export function createMessages(base: MessagesBase): Messages {
+/** All but what writes the messages of events. */
+export function createMessages(base: MessagesBase) {
   return { ...readMessages(base), ...changeMessages(base), sweep: createSweep(base) }
 }
 
-function readMessages(base: Selects): Pick<Messages, 'due' | 'countWaiting' | 'list' | 'find'> {
+function readMessages(base: Selects) {
   const { all, one } = rowsOf(base, webhooks, decode)
   const due = all(`WHERE ${isDue}`)
   const counts = base.select<{ endpoint: string; count: number }>(
@@ -40,14 +106,19 @@ function readMessages(base: Selects): Pick<Messages, 'due' | 'countWaiting' | 'l
   const newest = all('WHERE state = $state ORDER BY seq DESC LIMIT $limit')
   const byId = one('WHERE id = $id')
   return {
-    due: ({ endpoint, at, limit }) => due({ endpoint, at, limit }),
-    countWaiting: async () =>
-      new Map((await counts()).map(({ endpoint, count }) => [endpoint, count])),
-    async list(limit) {
+    /** Messages that may be sent, the longest due first: of each subject only the oldest waiting. */
+    due: ({ endpoint, at, limit }: { endpoint: string; at: number; limit: number }) =>
+      due({ endpoint, at, limit }),
+    /** Waiting messages by endpoint. */
+    async countWaiting(): Promise<ReadonlyMap<string, number>> {
+      return new Map((await counts()).map(({ endpoint, count }) => [endpoint, count]))
+    },
+    /** Waiting messages of an operator's list first, then failed ones, then the newest of the rest. */
+    async list(limit: number): Promise<readonly Message[]> {
       const states = ['waiting', 'failed', 'delivered'] as const
       return (await Promise.all(states.map((state) => newest({ state, limit })))).flat()
     },
-    find: (id) => byId({ id }),
+    find: (id: string) => byId({ id }),
   }
 }
 
@@ -61,9 +132,7 @@ function giveUp(condition: string): string {
     WHERE ${isWaiting} AND endpoint = $endpoint ${condition} RETURNING seq`
 }
 
-type Changes = Pick<Messages, 'delivered' | 'retry' | 'failed' | 'giveUp' | 'prolong' | 'resend'>
-
-function changeMessages({ change, dialect }: MessagesBase): Changes {
+function changeMessages({ change, dialect }: MessagesBase) {
   const delivered = change(
     'soon',
     `${attempted}, state = 'delivered', ended_at = $at WHERE seq = $seq`,
@@ -88,20 +157,26 @@ function changeMessages({ change, dialect }: MessagesBase): Changes {
     return { seq, status: status ?? null, error: error ?? null, at }
   }
   return {
-    async delivered(attempt) {
+    /** Also for a message that was given up during the attempt. */
+    async delivered(attempt: Attempt) {
       await delivered(of(attempt))
     },
-    async failed(attempt) {
+    async failed(attempt: Attempt) {
       await failed(of(attempt))
     },
-    async retry(attempt, dueAt) {
+    /** A message that no longer waits stays as it is, here and below. */
+    async retry(attempt: Attempt, dueAt: number) {
       await retry({ ...of(attempt), dueAt })
     },
-    giveUp: async (endpoint, reason, at) => (await end({ endpoint, reason, at })).length,
-    async prolong(endpoints, until) {
+    /** Gives up all waiting messages of an endpoint. Resolves with their number. */
+    giveUp: async (endpoint: string, reason: string, at: number) =>
+      (await end({ endpoint, reason, at })).length,
+    /** Lets waiting messages of these endpoints live at least until a time. */
+    async prolong(endpoints: readonly string[], until: number) {
       if (endpoints.length > 0) await prolong({ endpoints: JSON.stringify(endpoints), until })
     },
-    async resend(id, { at, expiresAt }) {
+    /** Makes a message due now, whatever its state. Undefined when there is none. */
+    async resend(id: string, { at, expiresAt }: { at: number; expiresAt: number }) {
       const [row] = await resend({ id, at, expiresAt })
       return row && decode(row)
     },
@@ -111,8 +186,11 @@ function changeMessages({ change, dialect }: MessagesBase): Changes {
 /** Most ended messages that one commit deletes. */
 const deletedMax = 1_000
 
-/** Keeps the outbox within its bounds. Reads first, so that nothing to do writes nothing. */
-function createSweep(base: MessagesBase): Messages['sweep'] {
+/**
+ * Gives up what has expired and what exceeds the bounds, and deletes old ended messages. `endpoints`: the
+ * configured ones. Reads first, so that nothing to do writes nothing.
+ */
+function createSweep(base: MessagesBase) {
   const counts = base.select<{
     endpoint: string
     origin: string
@@ -133,7 +211,7 @@ function createSweep(base: MessagesBase): Messages['sweep'] {
     `DELETE FROM webhooks WHERE seq IN (SELECT seq FROM webhooks WHERE ended_at IS NOT NULL
        AND endpoint = $endpoint AND ended_at <= $from ORDER BY ended_at, seq LIMIT ${deletedMax})`,
   )
-  return async (at, endpoints, bounds) => {
+  return async (at: number, endpoints: readonly string[], bounds: Bounds) => {
     const swept: Swept[] = []
     for (const { endpoint, origin, waiting, expired } of await counts({ at })) {
       const reason: SweepReason = endpoints.includes(endpoint) ? 'expired' : 'removed'

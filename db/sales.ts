@@ -1,12 +1,13 @@
+import type { Address } from 'viem'
+import type * as Network from '../src/protocol/Network'
 import type { Dialect } from './dialect'
-import type { RequestCounts, SalesKey } from './SalesLedger'
 
 /** SQLite refuses a sum above 2^63 wei, which are 9 coins, so wei are summed in two parts. */
 const part = 1_000_000_000n
 
-export type GasSum = { high: string; low: string; unknownGas: number }
+type GasSum = { high: string; low: string; unknownGas: number }
 
-export function gasOf({ high, low }: GasSum): bigint {
+function gasOf({ high, low }: GasSum): bigint {
   return BigInt(high) * part + BigInt(low)
 }
 
@@ -20,14 +21,14 @@ export type SpanRows = {
   requests: readonly RequestCounts[]
 }
 
-export type PaymentsRow = SalesKey &
+type PaymentsRow = SalesKey &
   GasSum & {
     outcome: 'pending' | 'unpaid' | 'ordered' | 'delivered' | 'redeemable' | 'undelivered'
     payments: number
     amount: string
   }
 
-export type OrdersRow = SalesKey & {
+type OrdersRow = SalesKey & {
   /** State of the orders. */
   outcome: string
   payments: number
@@ -38,7 +39,7 @@ export type OrdersRow = SalesKey & {
 
 type OrderGasRow = SalesKey & GasSum
 
-export type ChargesRow = SalesKey & {
+type ChargesRow = SalesKey & {
   state: 'metered' | 'failed'
   charges: number
   amount: string
@@ -208,3 +209,250 @@ const firstSql = `SELECT (SELECT min(id) FROM payments) AS payment,
   (SELECT min(id) FROM authorizations) AS "authorization", (SELECT min(hour) FROM hours) AS hour,
   (SELECT min(created_at) FROM transactions WHERE kind NOT IN ('payment', 'batch'))
     AS "transactionAt"`
+
+/** The figures of a span, from the sums of the database. */
+export function figuresOf(sums: SpanRows): SalesOfSpan {
+  const { at, rows } = collect()
+  for (const row of sums.payments) addPayments(at(row), row)
+  for (const row of sums.orders) addOrders(at(row), row)
+  for (const row of sums.orderGas) addGas(at(row), row)
+  for (const row of sums.charges) addCharges(at(row), row)
+  return {
+    rows: rows(),
+    otherGas: sums.otherGas.map((row) => {
+      const { network, kind, unknownGas } = row
+      return { network, kind, unknownGas, gasWei: gasOf(row) }
+    }),
+    requests: sums.requests,
+  }
+}
+
+/** Unix ms of the first row that has figures. */
+export function firstOf(first: FirstRow | undefined): number | undefined {
+  const times = [
+    timeOf(first?.payment ?? null),
+    timeOf(first?.authorization ?? null),
+    first?.hour ?? null,
+    first?.transactionAt ?? null,
+  ].filter((time) => time !== null)
+  return times.length === 0 ? undefined : Math.min(...times)
+}
+
+/** The smallest id of a payment whose request came at this time or later. */
+export function idAt(at: number): string {
+  return `pay_${at.toString(16).padStart(12, '0')}`
+}
+
+function timeOf(id: string | null): number | null {
+  const time = id === null ? Number.NaN : Number.parseInt(id.slice(4, 16), 16)
+  return Number.isNaN(time) ? null : time
+}
+
+/** The figures of no payment. */
+export const noFigures: SalesFigures = {
+  payments: 0,
+  paidAtomic: 0n,
+  deliveredAtomic: 0n,
+  undelivered: 0,
+  undeliveredAtomic: 0n,
+  redeemable: 0,
+  redeemableAtomic: 0n,
+  openOrders: 0,
+  refundedAtomic: 0n,
+  swappedAtomic: 0n,
+  pending: 0,
+  pendingAtomic: 0n,
+  lost: 0,
+  lostAtomic: 0n,
+  gasWei: 0n,
+  unknownGas: 0,
+}
+
+function addPayments(to: SalesRow, row: PaymentsRow): void {
+  const { outcome, payments } = row
+  const amount = BigInt(row.amount)
+  addGas(to, row)
+  if (outcome === 'pending') {
+    to.pending += payments
+    to.pendingAtomic += amount
+  }
+  if (outcome === 'pending' || outcome === 'unpaid' || outcome === 'ordered') return
+  to.payments += payments
+  to.paidAtomic += amount
+  if (outcome === 'delivered') {
+    to.deliveredAtomic += amount
+    return
+  }
+  to.undelivered += payments
+  to.undeliveredAtomic += amount
+  if (outcome !== 'redeemable') return
+  to.redeemable += payments
+  to.redeemableAtomic += amount
+}
+
+function addOrders(to: SalesRow, { outcome, payments, ...row }: OrdersRow): void {
+  const [amount, returned] = [BigInt(row.amount), BigInt(row.returned)]
+  to.payments += payments
+  to.paidAtomic += amount
+  if (outcome === 'delivered') {
+    to.deliveredAtomic += amount - returned
+    to.refundedAtomic += returned
+    to.swappedAtomic += BigInt(row.usdg) - returned
+  } else if (outcome === 'refunded') {
+    to.refundedAtomic += amount
+  } else {
+    to.undelivered += payments
+    to.undeliveredAtomic += amount
+    to.openOrders += payments
+  }
+}
+
+function addCharges(to: SalesRow, { state, charges, amount }: ChargesRow): void {
+  if (state === 'metered') {
+    to.pending += charges
+    to.pendingAtomic += BigInt(amount)
+  } else {
+    to.lost += charges
+    to.lostAtomic += BigInt(amount)
+  }
+}
+
+function addGas(to: SalesRow, row: GasSum): void {
+  to.gasWei += gasOf(row)
+  to.unknownGas += row.unknownGas
+}
+
+/** Rows by their keys. */
+function collect() {
+  const byKey = new Map<string, SalesRow>()
+  return {
+    at({ class: of, network, asset, merchant, route, payer }: SalesKey): SalesRow {
+      const text = [of, network, asset, merchant, route, payer].join(' ')
+      const known = byKey.get(text)
+      if (known !== undefined) return known
+      const made = {
+        ...{ class: of, network, asset, merchant, route, payer: payer ?? undefined },
+        ...noFigures,
+      }
+      byKey.set(text, made)
+      return made
+    },
+    rows: () => [...byKey.values()],
+  }
+}
+
+/** Time from `from` to before `to`, unix ms. */
+export type Span = { from: number; to: number }
+
+/**
+ * Whose money a payment is. `sale`: a buyer's. `own`: an account of this service paid. `facilitator`:
+ * another server's sale, settled for it.
+ */
+export type SalesClass = 'sale' | 'own' | 'facilitator'
+
+/** What figures of sales belong to. A stock order belongs to the merchant `stock`. */
+type SalesKey = {
+  class: SalesClass
+  network: Network.Id
+  asset: Address
+  merchant: string
+  route: string
+  /** Undefined when the figures are not by payer. */
+  payer: Address | undefined
+}
+
+/** Figures of the payments of a key that arrived in a span. Every amount is atomic. */
+export type SalesFigures = {
+  /** Confirmed payments. `paid` is the sum of delivered, undelivered and refunded. */
+  payments: number
+  paidAtomic: bigint
+  deliveredAtomic: bigint
+  undelivered: number
+  undeliveredAtomic: bigint
+  /** The part of the undelivered whose buyers can still fetch the answer. */
+  redeemable: number
+  redeemableAtomic: bigint
+  /** The part of the undelivered that is stock orders which have not ended. */
+  openOrders: number
+  refundedAtomic: bigint
+  /** The part of the delivered that was swapped for stock. */
+  swappedAtomic: bigint
+  /** Payments that are sent and not decided, and charges that are not sent yet. */
+  pending: number
+  pendingAtomic: bigint
+  /** Charges by use that could never be settled. */
+  lost: number
+  lostAtomic: bigint
+  /**
+   * Cost of the included transactions of all payments, confirmed or not: an equal part of each
+   * batch, and the swaps and refunds of orders.
+   */
+  gasWei: bigint
+  /** Included transactions whose cost an earlier version did not store, once for each payment. */
+  unknownGas: number
+}
+
+export type SalesRow = SalesKey & SalesFigures
+
+/** Transactions without a payment or an order: grants, approves, cancelled account nonces. */
+export type OtherGas = { network: Network.Id; kind: string; gasWei: bigint; unknownGas: number }
+
+/** Requests of a route: without a credential, paid, and refused or failed ones with a credential. */
+export type RequestCounts = {
+  merchant: string
+  route: string
+  asked: number
+  paid: number
+  failed: number
+}
+
+/** Figures of one span, all of one state of the database. */
+export type SalesOfSpan = {
+  rows: readonly SalesRow[]
+  otherGas: readonly OtherGas[]
+  /** Of the whole hours that the span is in. */
+  requests: readonly RequestCounts[]
+}
+
+export type SalesQuery = {
+  byPayer: boolean
+  /** Decides what is redeemable: unix ms, and the attempts after which an answer is not. */
+  redeemable: { now: number; attemptsMax: number; cutAttemptsMax: number }
+}
+
+/** An asset of a network; `coinUsd` is the price of the native coin, as a decimal. */
+export type AssetRow = {
+  network: Network.Id
+  address: Address
+  networkName: string
+  symbol: string
+  decimals: number
+  coinUsd: string
+}
+
+export type SalesReads = {
+  /**
+   * Figures of what arrived in a span: the time in the id of a payment. The read ends before it
+   * resolves. Ask for short spans, such as an hour: while it is read, the database's log cannot be
+   * written back, and within the service nothing else runs.
+   */
+  ofSpan(span: Span, query: SalesQuery): Promise<SalesOfSpan>
+  /** Unix ms before which there are no figures; undefined when there are none at all. */
+  firstAt(): Promise<number | undefined>
+  /** The newest description first. */
+  assets(): Promise<readonly AssetRow[]>
+}
+
+export type SalesLedger = SalesReads & {
+  /**
+   * Adds to the counts of an hour (unix ms of its begin), and deletes hours that began before
+   * `keptFrom`. Does not wait for the disk: a power loss may undo it until the next other commit.
+   */
+  addRequests(hour: number, counts: readonly RequestCounts[], keptFrom: number): Promise<void>
+  /** Keeps the accounts and the assets of a configuration beside those of earlier ones. */
+  describe(input: {
+    accounts: readonly Address[]
+    assets: readonly AssetRow[]
+    now: number
+  }): Promise<void>
+}
