@@ -259,23 +259,24 @@ export function collect(run: () => void = () => Bun.gc(true)): number {
  * The figures of the last days. They are read again when a payment or an order of theirs changes.
  */
 function createRecentFigures({ ledger, now }: Base): Recent {
-  const recent = createRecent({
+  const recent: Recent = createRecent({
     sales: ledger.sales,
     attempts: { attemptsMax, cutAttemptsMax },
     now,
-  })
-  ledger.onChange({
-    payment: (id) => recent.changed(timeOf(id)),
-    job(id) {
-      const [, order] = id.split(':')
-      // The hours beside it, too, because the id of its payment may be older.
-      for (const ms of order?.startsWith('ord_') ? [-hourMs, 0, hourMs] : [])
-        recent.changed(timeOf(order ?? '') + ms)
-      void ledger.admin.jobAt(id).then(
-        (at) => at !== undefined && recent.changed(at),
-        () => recent.clear(),
-      )
-    },
+    follow: () =>
+      ledger.onChange({
+        payment: (id) => recent.changed(timeOf(id)),
+        job(id) {
+          const [, order] = id.split(':')
+          // The hours beside it, too, because the id of its payment may be older.
+          for (const ms of order?.startsWith('ord_') ? [-hourMs, 0, hourMs] : [])
+            recent.changed(timeOf(order ?? '') + ms)
+          void ledger.admin.jobAt(id).then(
+            (at) => at !== undefined && recent.changed(at),
+            () => recent.clear(),
+          )
+        },
+      }),
   })
   return recent
 }

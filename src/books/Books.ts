@@ -45,9 +45,11 @@ type Usd = {
 /** Figures of one group, network and asset. */
 export type Line = Group & { class: SalesClass; asset: Asset; figures: SalesFigures; usd: Usd }
 
+type Sum = Omit<Line, 'usd'>
+
 type GasLine = { asset: Asset; kind: string; gasWei: bigint; usd: bigint | undefined }
 
-type RequestLine = Group & Pick<RequestCounts, 'asked' | 'paid' | 'failed'>
+type RequestLine = Group & Requests
 
 export type Report = {
   by: By
@@ -68,21 +70,15 @@ export type Report = {
 
 const classes: readonly SalesClass[] = ['sale', 'own', 'facilitator']
 
-type Books = {
-  /** Adds the figures of a span, which is within a UTC day such as `2026-11-20`. */
-  add(day: string, figures: SalesOfSpan): void
-  report(period: { from: number; to: number }): Report
-}
-
 /** Collects figures in groups. `assets`: the newest description first. */
-export function create(by: By, assets: readonly AssetRow[]): Books {
-  const lines = new Map<string, Line>()
-  const totals = new Map<string, Line>()
-  const otherGas = new Map<string, GasLine>()
+export function create(by: By, assets: readonly AssetRow[]) {
+  const lines = new Map<string, Sum>()
+  const totals = new Map<string, Sum>()
+  const otherGas = new Map<string, Omit<GasLine, 'usd'>>()
   const requests = new Map<string, RequestLine>()
   let unknownGas = 0
 
-  const addTo = (all: Map<string, Line>, group: Group, row: SalesRow) => {
+  const addTo = (all: Map<string, Sum>, group: Group, row: SalesRow) => {
     const { network, asset } = row
     const key = [row.class, ...Object.values(group), network, asset.toLowerCase()].join(' ')
     const line = all.get(key) ?? {
@@ -90,18 +86,12 @@ export function create(by: By, assets: readonly AssetRow[]): Books {
       class: row.class,
       asset: assetOf(assets, network, asset),
       figures: { ...noFigures },
-      usd: {
-        paid: undefined,
-        revenue: undefined,
-        swapped: undefined,
-        gas: undefined,
-        margin: undefined,
-      },
     }
     all.set(key, { ...line, figures: plus(line.figures, row) })
   }
   return {
-    add(day, span) {
+    /** Adds the figures of a span, which is within a UTC day such as `2026-11-20`. */
+    add(day: string, span: SalesOfSpan): void {
       for (const row of span.rows) {
         unknownGas += row.unknownGas
         addTo(lines, groupOf(by, day, row), row)
@@ -112,21 +102,15 @@ export function create(by: By, assets: readonly AssetRow[]): Books {
         const key = `${network} ${kind}`
         const before = otherGas.get(key)?.gasWei ?? 0n
         const asset = assetOf(assets, network, undefined)
-        otherGas.set(key, { asset, kind, gasWei: before + gasWei, usd: undefined })
+        otherGas.set(key, { asset, kind, gasWei: before + gasWei })
       }
       for (const count of span.requests) {
         const group = groupOf(by, day, count)
         const key = Object.values(group).join(' ')
-        const { asked, paid, failed } = requests.get(key) ?? { asked: 0, paid: 0, failed: 0 }
-        requests.set(key, {
-          ...group,
-          asked: asked + count.asked,
-          paid: paid + count.paid,
-          failed: failed + count.failed,
-        })
+        requests.set(key, { ...group, ...plusRequests(requests.get(key), count) })
       }
     },
-    report: (period) => ({
+    report: (period: { from: number; to: number }): Report => ({
       by,
       ...period,
       lines: [...lines.values()].map(valued).sort(inOrder),
@@ -206,7 +190,14 @@ export function plus(a: SalesFigures, b: SalesFigures): SalesFigures {
   }
 }
 
-function valued(line: Line): Line {
+type Requests = Pick<RequestCounts, 'asked' | 'paid' | 'failed'>
+
+export function plusRequests(a: Requests | undefined, b: Requests): Requests {
+  const { asked = 0, paid = 0, failed = 0 } = a ?? {}
+  return { asked: asked + b.asked, paid: paid + b.paid, failed: failed + b.failed }
+}
+
+function valued(line: Sum): Line {
   const { asset, figures } = line
   const gas = usdOfGas(figures.gasWei, asset)
   const paid = usdOf(figures.paidAtomic, asset)

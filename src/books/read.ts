@@ -61,6 +61,11 @@ type RecentOptions = {
   attempts: ReadOptions['attempts']
   /** Unix ms. */
   now: () => number
+  /**
+   * Begins to report changes. Called before the first read: in most processes there is none, and then a
+   * payment causes no call.
+   */
+  follow?: () => void
 }
 
 /** The figures of UTC days, the newest first, of one time. */
@@ -70,25 +75,17 @@ export type RecentDays = {
   days: readonly { from: number; spans: readonly SalesOfSpan[] }[]
 }
 
+export type Recent = ReturnType<typeof createRecent>
+
+type Kept = { span: SalesOfSpan; readAt: number }
+
 /**
  * The figures of the last days, which are those of `turnpike sales`. Hours that can no longer
  * change are kept in memory, so that each page reads only what is open.
  */
-export type Recent = {
-  /** Figures of today and the days before it, as far as there are any. */
-  read(days: number): Promise<RecentDays>
-  /** The figures that the newest `read` has found so far. */
-  sofar(): RecentDays
-  /** A payment or an order that began at this time (unix ms) has changed. */
-  changed(at: number): void
-  /** All figures may have changed, such as by another configuration. */
-  clear(): void
-}
-
-type Kept = { span: SalesOfSpan; readAt: number }
-
-export function createRecent(options: RecentOptions): Recent {
+export function createRecent(options: RecentOptions) {
   const { now, sales } = options
+  let { follow } = options
   const kept = createKept(now)
   const reader = createReader(options)
   let progress: RecentDays | undefined
@@ -129,14 +126,20 @@ export function createRecent(options: RecentOptions): Recent {
     return progress
   }
   return {
-    sofar: () => progress ?? { to: now(), days: [] },
-    read(count) {
+    /** The figures that the newest `read` has found so far. */
+    sofar: (): RecentDays => progress ?? { to: now(), days: [] },
+    /** Figures of today and the days before it, as far as there are any. */
+    read(count: number): Promise<RecentDays> {
+      follow?.()
+      follow = undefined
       // Runs one read after the other, so that the second one uses what the first one has kept.
       const next = last.then(() => read(count))
       last = next.catch(() => undefined)
       return next
     },
+    /** A payment or an order that began at this time (unix ms) has changed. */
     changed: kept.changed,
+    /** All figures may have changed, such as by another configuration. */
     clear: kept.clear,
   }
 }
@@ -234,9 +237,7 @@ function sumOf(parts: readonly SalesOfSpan[]): SalesOfSpan {
     }
     for (const row of part.requests) {
       const key = `${row.merchant} ${row.route}`
-      const { asked, paid, failed } = requests.get(key) ?? { asked: 0, paid: 0, failed: 0 }
-      const sum = { asked: asked + row.asked, paid: paid + row.paid, failed: failed + row.failed }
-      requests.set(key, { ...row, ...sum })
+      requests.set(key, { ...row, ...Books.plusRequests(requests.get(key), row) })
     }
   }
   return {

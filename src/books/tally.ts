@@ -13,21 +13,15 @@ type Count = {
   failed: number
 }
 
-/** Counts requests in memory, by merchant and route. */
-export type Tally = {
-  of(item: { merchant: string; route: string }): Count
-  /** Answers 402 since the last call, by merchant. */
-  takeSent(): ReadonlyMap<string, number>
-  /** What was counted and not written yet. */
-  unwritten(): readonly RequestCounts[]
-  /** Marks counts as written. */
-  wrote(counts: readonly RequestCounts[]): void
-}
-
 type Kept = Count & { written: RequestCounts; taken: number }
 
-/** The routes are those of configurations, so their number is bounded by the file. */
-export function createTally(): Tally {
+export type Tally = ReturnType<typeof createTally>
+
+/**
+ * Counts requests in memory, by merchant and route. The routes are those of configurations, so their
+ * number is bounded by the file.
+ */
+export function createTally() {
   const byMerchant = new Map<string, Map<string, Kept>>()
   const add = (merchant: string, route: string): Kept => {
     const none = { asked: 0, paid: 0, failed: 0 }
@@ -39,8 +33,10 @@ export function createTally(): Tally {
   }
   const all = () => [...byMerchant.values()].flatMap((routes) => [...routes.values()])
   return {
-    of: ({ merchant, route }) => byMerchant.get(merchant)?.get(route) ?? add(merchant, route),
-    takeSent() {
+    of: ({ merchant, route }: { merchant: string; route: string }): Count =>
+      byMerchant.get(merchant)?.get(route) ?? add(merchant, route),
+    /** Answers 402 since the last call, by merchant. */
+    takeSent(): ReadonlyMap<string, number> {
       const fresh = new Map<string, number>()
       for (const count of all()) {
         const { merchant } = count.written
@@ -49,7 +45,8 @@ export function createTally(): Tally {
       }
       return fresh
     },
-    unwritten: () =>
+    /** What was counted and not written yet. */
+    unwritten: (): readonly RequestCounts[] =>
       all()
         .map(({ asked, paid, failed, written }) => ({
           ...written,
@@ -58,7 +55,8 @@ export function createTally(): Tally {
           failed: failed - written.failed,
         }))
         .filter(({ asked, paid, failed }) => asked + paid + failed > 0),
-    wrote(counts) {
+    /** Marks counts as written. */
+    wrote(counts: readonly RequestCounts[]): void {
       for (const { merchant, route, asked, paid, failed } of counts) {
         const written = byMerchant.get(merchant)?.get(route)?.written
         if (written === undefined) continue
@@ -76,13 +74,6 @@ const waitMs = 5_000
 /** Hours are kept for this time (ms), which bounds the table. */
 const keptMs = 400 * 24 * hourMs
 
-type Hours = {
-  /** Writes what was counted since the last time. Never rejects. */
-  flush(): Promise<void>
-  /** Writes the rest and ends the timer. */
-  stop(): Promise<void>
-}
-
 type HoursOptions = {
   ledger: Pick<SalesLedger, 'addRequests'>
   tally: Tally
@@ -95,7 +86,7 @@ type HoursOptions = {
  * never waits for them. A crash loses the last seconds. Counts that cannot be written stay in
  * memory, and count for the hour in which they are written.
  */
-export function startHours({ ledger, tally, now }: HoursOptions): Hours {
+export function startHours({ ledger, tally, now }: HoursOptions) {
   const hourNow = () => Math.floor(now() / hourMs) * hourMs
   /** The hour of the unwritten counts. */
   let hour = hourNow()
@@ -129,8 +120,10 @@ export function startHours({ ledger, tally, now }: HoursOptions): Hours {
   }
   arm()
   return {
+    /** Writes what was counted since the last time. Never rejects. */
     flush,
-    async stop() {
+    /** Writes the rest and ends the timer. */
+    async stop(): Promise<void> {
       isStopped = true
       clearTimeout(timer)
       await flush()

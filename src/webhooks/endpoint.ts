@@ -2,7 +2,6 @@ import type { Message, SweepReason, WebhookLedger } from '../../db/webhooks'
 import type { Webhook } from '../config/Config'
 import type { Log } from '../log'
 import { headersOf } from '../protocol/Webhook'
-import type { Meter } from '../settlement/state/metrics'
 import type { Answer, Post } from './post'
 
 /** Messages of one endpoint that are sent at once. */
@@ -17,7 +16,8 @@ export type SendingOptions = {
   now: () => number
   /** A random number of at least 0 and below 1. */
   random: () => number
-  metrics: Metrics
+  /** Counts results. `retried`: an attempt that another one follows. All others end a message. */
+  ended(result: 'delivered' | 'retried' | 'gone' | SweepReason, by?: number): void
   /** An endpoint answered 410: it wants no more messages. */
   onGone: () => void
   log: Log
@@ -137,7 +137,7 @@ async function record(
   message: Message,
   answer: Answer,
 ): Promise<void> {
-  const { ledger, metrics, now } = options
+  const { ledger, ended, now } = options
   const at = now()
   const status = 'status' in answer ? answer.status : undefined
   const attempt = { seq: message.seq, status, error: undefined, at }
@@ -145,12 +145,12 @@ async function record(
     if (endpoint.failures >= failuresMax) options.log('webhook-recovered', nameOf(endpoint))
     endpoint.failures = 0
     await ledger.delivered(attempt)
-    metrics.ended('delivered')
+    ended('delivered')
     return
   }
   if (status === 410) {
     await ledger.failed({ ...attempt, error: 'gone' })
-    metrics.ended('gone')
+    ended('gone')
     await disable(options, endpoint)
     return
   }
@@ -160,7 +160,7 @@ async function record(
   const error = 'error' in answer ? answer.error : undefined
   // The last attempt is at the end of the message's time. After that the sweep gives it up.
   await ledger.retry({ ...attempt, error }, at < expiresAt ? Math.min(dueAt, expiresAt) : dueAt)
-  metrics.ended('retried')
+  ended('retried')
 }
 
 /** Counts a failure of the endpoint. Returns the wait that it requires, ms. */
@@ -184,14 +184,14 @@ function note({ now, random, log }: SendingOptions, endpoint: Endpoint, answer: 
 
 /** The endpoint wants no more messages: 410 of Standard Webhooks. */
 async function disable(
-  { ledger, metrics, now, onGone, log }: SendingOptions,
+  { ledger, ended, now, onGone, log }: SendingOptions,
   endpoint: Endpoint,
 ): Promise<void> {
   if (endpoint.isEnded) return
   endpoint.isEnded = true
   onGone()
   const given = await ledger.giveUp(endpoint.config.id, 'gone', now())
-  metrics.ended('gone', given)
+  ended('gone', given)
   log('webhook-disabled', { ...nameOf(endpoint), status: 410, givenUp: given })
 }
 
@@ -231,33 +231,4 @@ const pauseMaxMs = 5 * 60_000
 function pauseMs(failures: number, random: number): number {
   if (failures < failuresMax) return 0
   return Math.min(pauseMaxMs, delayMs(failures - failuresMax + 1, random))
-}
-
-/** `retried`: an attempt that another one follows. All others end a message. */
-type Result = 'delivered' | 'retried' | 'gone' | SweepReason
-
-type Metrics = { ended(result: Result, by?: number): void }
-
-/** `waiting`: messages by endpoint. */
-export function createMetrics(
-  meter: Meter,
-  waiting: () => Promise<ReadonlyMap<string, number>>,
-): Metrics {
-  const results = meter.counter('webhooks_total', 'Attempts and ends of webhook messages.', [
-    'result',
-  ])
-  const gauge = meter.gauge('webhooks_waiting', 'Webhook messages that are not delivered yet.', [
-    'endpoint',
-  ])
-  const seen = new Set<string>()
-  meter.onRender(async () => {
-    const counts = await waiting()
-    for (const endpoint of counts.keys()) seen.add(endpoint)
-    for (const endpoint of seen) gauge.set(counts.get(endpoint) ?? 0, { endpoint })
-  })
-  return {
-    ended: (result, by = 1) => {
-      if (by > 0) results.inc({ result }, by)
-    },
-  }
 }

@@ -3,7 +3,7 @@ import type { NetworkConfig, Webhook } from '../config/Config'
 import type { Log } from '../log'
 import { typesOf } from '../protocol/Webhook'
 import type { Meter } from '../settlement/state/metrics'
-import { createEndpoint, createMetrics, type Endpoint, pump, type SendingOptions } from './endpoint'
+import { createEndpoint, type Endpoint, pump, type SendingOptions } from './endpoint'
 import { createWatch, type Watched } from './network-watch'
 import { createPost, type PostOptions } from './post'
 
@@ -24,33 +24,31 @@ export type WebhooksOptions = {
   posting?: Omit<PostOptions, 'now'> | undefined
 }
 
-type Webhooks = {
-  /** Sends to these endpoints from now on. */
-  apply(endpoints: readonly Webhook[]): void
-  /** Reports what fails and recovers. Call it when each network was checked once. */
-  watch(watched: Watched): void
-  /** Begins nothing new; resolves when nothing is in progress. */
-  stop(limitMs: number): Promise<void>
-}
+export type Webhooks = ReturnType<typeof startWebhooks>
 
 /**
  * Subscribes to events, and sends their messages in the background. Without endpoints it does
  * nothing.
  */
-export function startWebhooks(options: WebhooksOptions): Webhooks {
+export function startWebhooks(options: WebhooksOptions) {
   const { ledger, meter, now, log } = options
   let current = options.endpoints
+  const about = 'Attempts and ends of webhook messages.'
+  const results = meter.counter('webhooks_total', about, ['result'])
   const sender = createSender({
     ledger,
     post: createPost({ ...options.posting, now }),
     now,
     random: Math.random,
-    metrics: createMetrics(meter, async () => {
-      const counts = await ledger.countWaiting()
-      return new Map([...current.map(({ id }) => [id, 0] as const), ...counts])
-    }),
+    ended: (result, by = 1) => {
+      if (by > 0) results.inc({ result }, by)
+    },
     gasPerDay: options.networks.flatMap(gasPerDayOf),
     log,
+  })
+  showWaiting(meter, async () => {
+    const counts = await ledger.countWaiting()
+    return new Map([...current.map(({ id }) => [id, 0] as const), ...counts])
   })
   const fault = (error: unknown) => log('webhook-fault', { error })
   let timer: ReturnType<typeof setInterval> | undefined
@@ -72,16 +70,31 @@ export function startWebhooks(options: WebhooksOptions): Webhooks {
   // Without endpoints this only gives up messages of removed ones, so it may follow the start.
   const recovery = current.length === 0 ? setTimeout(recover, recoverAfterMs) : recover()
   return {
+    /** Sends to these endpoints from now on. */
     apply,
-    watch(watched) {
+    /** Reports what fails and recovers. Call it when each network was checked once. */
+    watch(watched: Watched): void {
       look = createWatch({ ledger, watched, now })
     },
-    async stop(limitMs) {
+    /** Begins nothing new; resolves when nothing is in progress. */
+    async stop(limitMs: number): Promise<void> {
       clearInterval(timer)
       if (recovery !== undefined) clearTimeout(recovery)
       await sender.stop(limitMs)
     },
   }
+}
+
+/** Shows the number of messages that wait, by endpoint. One that was removed has none. */
+function showWaiting(meter: Meter, waiting: () => Promise<ReadonlyMap<string, number>>): void {
+  const about = 'Webhook messages that are not delivered yet.'
+  const gauge = meter.gauge('webhooks_waiting', about, ['endpoint'])
+  const seen = new Set<string>()
+  meter.onRender(async () => {
+    const counts = await waiting()
+    for (const endpoint of counts.keys()) seen.add(endpoint)
+    for (const endpoint of seen) gauge.set(counts.get(endpoint) ?? 0, { endpoint })
+  })
 }
 
 /** The sponsor is missing here, because its budget is counted where grants are written. */
@@ -112,22 +125,8 @@ export type SenderOptions = Omit<SendingOptions, 'onGone'> & {
   bounds?: Bounds | undefined
 }
 
-/** Sends the messages of the outbox. */
-type Sender = {
-  /** Sends to these endpoints from now on. One that answered 410 is tried again. */
-  apply(wanted: readonly Webhook[]): void
-  /** Begins to send, first what an earlier process left. */
-  recover(): Promise<void>
-  /** Begins to send what is due, and sweeps from time to time. */
-  poll(): Promise<void>
-  /** Resolves when no attempt is in progress. */
-  idle(): Promise<void>
-  /** Begins nothing new; resolves when the attempts in progress have ended, soon. */
-  stop(limitMs: number): Promise<void>
-}
-
-/** Endpoints do not wait for each other: each has its own places and its own pauses. */
-export function createSender(options: SenderOptions): Sender {
+/** Sends the messages of the outbox. Endpoints do not wait for each other: each has its own places and its own pauses. */
+export function createSender(options: SenderOptions) {
   const { ledger } = options
   const attempts = new AbortController()
   /** Includes endpoints of an earlier configuration whose attempts have not ended. */
@@ -156,24 +155,29 @@ export function createSender(options: SenderOptions): Sender {
     [...endpoints.values()].filter(isUsed).map(({ config }) => config.id),
   )
   return {
-    apply(wanted) {
+    /** Sends to these endpoints from now on. One that answered 410 is tried again. */
+    apply(wanted: readonly Webhook[]): void {
       replace(endpoints, wanted)
       subscribe()
       pumpAll()
     },
-    async recover() {
+    /** Begins to send, first what an earlier process left. */
+    async recover(): Promise<void> {
       await ledger.prolong([...endpoints.keys()], options.now() + prolongedMs)
       await sweep()
       state.isSending = true
       pumpAll()
     },
-    async poll() {
+    /** Begins to send what is due, and sweeps from time to time. */
+    async poll(): Promise<void> {
       if (!state.isSending) return
       pumpAll()
       await sweep()
     },
+    /** Resolves when no attempt is in progress. */
     idle: () => idle(endpoints),
-    async stop(limitMs) {
+    /** Begins nothing new; resolves when the attempts in progress have ended, soon. */
+    async stop(limitMs: number): Promise<void> {
       state.isSending = false
       for (const endpoint of endpoints.values()) endpoint.isEnded = true
       const timer = setTimeout(() => attempts.abort(), Math.min(limitMs, stopMaxMs))
@@ -205,13 +209,13 @@ function subscriptionOf({ config }: Endpoint): Subscriptions['endpoints'][number
 }
 
 /** At most one sweep at a time, and one in ten seconds. */
-function createSweep({ ledger, metrics, bounds, now, log }: SenderOptions, ids: () => string[]) {
+function createSweep({ ledger, ended, bounds, now, log }: SenderOptions, ids: () => string[]) {
   let current: Promise<void> | undefined
   let last = Number.NEGATIVE_INFINITY
   const run = async () => {
     try {
       for (const each of await ledger.sweep(now(), ids(), bounds ?? defaultBounds)) {
-        metrics.ended(each.reason, each.count)
+        ended(each.reason, each.count)
         log('webhook-lost', each)
       }
     } catch (error) {
