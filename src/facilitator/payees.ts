@@ -7,32 +7,7 @@ import { dayMs } from '../protocol/Time'
 /** One payee may use one part in this many of the facilitator's daily gas. */
 const parts = 4n
 
-/** The gas of the day, by payee. */
-export type Payees = {
-  /** Reads the day's gas, unless it is known. Call it before `isSpent`. */
-  load(): Promise<void>
-  /** Whether the share of one payee is spent, from memory: a payment can be counted in the same turn. */
-  isSpent(network: Network.Id, payee: Address): boolean
-  /** Counts a payment that is about to be sent. Write nothing of it before `ready`. */
-  begin(payment: PayeePayment): PayeeCount
-}
-
-type PayeeCount = {
-  /** Rejects when the database cannot be read; `end` must be called all the same. */
-  ready: Promise<void>
-  /**
-   * Call it once, with the payment's id, when sending has ended. `unsent`: another gateway is to send it.
-   * Never rejects.
-   */
-  end(id: string | 'unsent' | undefined): Promise<void>
-}
-
-type PayeePayment = {
-  network: Network.Id
-  payee: Address
-  /** Id of the payment that is sent again. */
-  known: string | undefined
-}
+export type Payees = ReturnType<typeof createPayees>
 
 type PayeesOptions = {
   ledger: {
@@ -48,6 +23,8 @@ type PayeesOptions = {
 /** Gas that counts for a settlement in progress: the highest limit of a payer without code. */
 const openGas = 300_000n
 
+type PayeePayment = { network: Network.Id; payee: Address; known: string | undefined }
+
 type Day = { from: number; networks: Map<Network.Id, Part> }
 
 /** Gas limits, in proportion to which the day's cost is divided. */
@@ -59,14 +36,16 @@ type Part = { total: number; byPayee: Map<Address, number> }
  * progress count at the present gas price, so that concurrent ones cannot exceed the share
  * together.
  */
-export function createPayees({ ledger, networks, priceOf, now }: PayeesOptions): Payees {
+export function createPayees({ ledger, networks, priceOf, now }: PayeesOptions) {
   const { gas, payments } = ledger
   const budgets = new Map(networks.map(({ id, gasPerDayWei }) => [id, gasPerDayWei.facilitator]))
   const underWay = new Map<string, number>()
   const days = createDays(payments, now)
   return {
+    /** Reads the day's gas, unless it is known. Call it before `isSpent`. */
     load: days.load,
-    isSpent(network, payee) {
+    /** Whether the share of one payee is spent, from memory: a payment can be counted in the same turn. */
+    isSpent(network: Network.Id, payee: Address): boolean {
       const part = days.today()?.networks.get(network)
       const open = BigInt(underWay.get(`${network} ${payee}`) ?? 0)
       // A payment of yesterday that is requested again has no gas in today's parts.
@@ -78,7 +57,11 @@ export function createPayees({ ledger, networks, priceOf, now }: PayeesOptions):
       const budgetWei = budgets.get(network) ?? 0n
       return (spentWei + openWei * total) * parts >= budgetWei * total
     },
-    begin({ network, payee, known }) {
+    /**
+     * Counts a payment that is about to be sent. `known`: the id of one that is sent again. Write nothing
+     * of it before `ready`.
+     */
+    begin({ network, payee, known }: PayeePayment) {
       const key = `${network} ${payee}`
       underWay.set(key, (underWay.get(key) ?? 0) + 1)
       let filled: Day | undefined
@@ -88,8 +71,13 @@ export function createPayees({ ledger, networks, priceOf, now }: PayeesOptions):
         if (known !== undefined && filled !== undefined) before = await payments.payeeGasOf(known)
       }
       return {
+        /** Rejects when the database cannot be read; `end` must be called all the same. */
         ready: prepare(),
-        async end(id) {
+        /**
+         * Call it once, with the payment's id, when sending has ended. `unsent`: another gateway is to
+         * send it. Never rejects.
+         */
+        async end(id: string | 'unsent' | undefined): Promise<void> {
           let more = 0
           try {
             if (id === 'unsent') more = Number(openGas)
