@@ -2,28 +2,17 @@ import * as Problem from '../protocol/Problem'
 import { createCounts } from './counts'
 
 /** Bytes of request bodies in memory, over all requests. Bytes count when they arrive. */
-export type Budget = {
-  /** Opens the account of one body, which has no bytes yet. */
-  open(owner?: BodyOwner): Share
-  usedBytes(): number
-  /** Places for bodies that are read in pieces. */
-  readers: Readers
-}
+export type Budget = ReturnType<typeof createBudget>
 
 /** The client that a body came from. */
-export type BodyOwner = {
+type BodyOwner = {
   /** Key of the client (http/client.ts). Without it only the limits of all clients apply. */
   client?: string
   /** Whether the body comes with a credential that we recognise. Default: false. */
   isPaid?: boolean
 }
 
-export type Share = {
-  /** False when the bytes do not fit; then nothing is taken. */
-  acquire(bytes: number): boolean
-  /** Returns all bytes to the budget. */
-  release(): void
-}
+type Share = ReturnType<Budget['open']>
 
 /** Share of the budget for bodies without a credential, so that they never block paid requests. */
 const unpaidShare = 1 / 4
@@ -37,7 +26,7 @@ const readersMin = 16
  * A budget of `maxBytes`. Shares limit a body only while another body of the client, or of the same
  * kind, is in memory. A share may be smaller than the largest body that a route accepts.
  */
-export function createBudget(maxBytes: number): Budget {
+export function createBudget(maxBytes: number) {
   /** By kind of body. */
   const used = createCounts()
   /** By kind and client. */
@@ -45,8 +34,10 @@ export function createBudget(maxBytes: number): Budget {
 
   return {
     usedBytes: used.total,
+    /** Places for bodies that are read in pieces. */
     readers: createReaders(Math.max(readersMin, Math.floor(maxBytes / bytesPerReader))),
-    open({ client, isPaid = false } = {}) {
+    /** Opens the account of one body, which has no bytes yet. */
+    open({ client, isPaid = false }: BodyOwner = {}) {
       const kind = isPaid ? 'paid' : 'unpaid'
       const kindMax = isPaid ? maxBytes : maxBytes * unpaidShare
       const key = client === undefined ? undefined : `${kind} ${client}`
@@ -60,7 +51,8 @@ export function createBudget(maxBytes: number): Budget {
         if (key !== undefined) clients.add(key, bytes)
       }
       return {
-        acquire(bytes) {
+        /** False when the bytes do not fit; then nothing is taken. */
+        acquire(bytes: number): boolean {
           if (used.total() + bytes > maxBytes) return false
           if (!isPaid && isOver(used.of(kind), bytes, kindMax)) return false
           const own = key === undefined ? 0 : clients.of(key)
@@ -68,6 +60,7 @@ export function createBudget(maxBytes: number): Budget {
           add(bytes)
           return true
         },
+        /** Returns all bytes to the budget. */
         release: () => add(-held),
       }
     },
@@ -77,7 +70,7 @@ export function createBudget(maxBytes: number): Budget {
 /** A body in memory. `release` returns its bytes to the budget, once. */
 export type Body = { bytes: Uint8Array; release(): void }
 
-export type ReadOptions = BodyOwner & {
+type ReadOptions = BodyOwner & {
   /** Interval between two checks of the transfer rate, ms. */
   rateCheckMs?: number
   /** Time after which a body may be given up for another one, ms. */
@@ -127,9 +120,8 @@ export async function readBody(
   } catch (error) {
     share.release()
     if (error instanceof Problem.ProblemError) throw error
-    throw Problem.of('bad-request', 'The request body ended early: send it again.', {
-      cause: error,
-    })
+    const detail = 'The request body ended early: send it again.'
+    throw Problem.of('bad-request', detail, { cause: error })
   }
 }
 
@@ -201,8 +193,6 @@ async function readShort(request: Request, share: Share, rateCheckMs: number): P
   }
 }
 
-type ByteBuffer = { add(piece: Uint8Array): void; size(): number; join(): Uint8Array }
-
 const blockMinBytes = 1024
 const blockMaxBytes = 64 * 1024
 
@@ -211,7 +201,7 @@ const blockMaxBytes = 64 * 1024
  * block is as large as all data before it. So a body of which only a byte arrives takes at most
  * twice the bytes that the budget counts.
  */
-function createByteBuffer(): ByteBuffer {
+function createByteBuffer() {
   const full: Uint8Array[] = []
   let block = new Uint8Array(0)
   let blockUsed = 0
@@ -223,7 +213,7 @@ function createByteBuffer(): ByteBuffer {
   }
   return {
     size: () => size,
-    add(piece) {
+    add(piece: Uint8Array): void {
       size += piece.byteLength
       if (piece.byteLength >= blockMaxBytes) {
         close()
@@ -238,7 +228,7 @@ function createByteBuffer(): ByteBuffer {
       block.set(piece, blockUsed)
       blockUsed += piece.byteLength
     },
-    join() {
+    join(): Uint8Array {
       close()
       const [only] = full
       return full.length === 1 && only !== undefined ? only : Buffer.concat(full, size)
@@ -254,29 +244,18 @@ function tooLarge(maxBytes: number): Problem.ProblemError {
 }
 
 function tooSlow(): Problem.ProblemError {
-  return Problem.of(
-    'body-too-slow',
-    'The request body arrives too slowly: send it again at once.',
-    last,
-  )
+  const detail = 'The request body arrives too slowly: send it again at once.'
+  return Problem.of('body-too-slow', detail, last)
 }
 
 function tooSmall(): Problem.ProblemError {
-  return Problem.of(
-    'bad-request',
-    'The request body arrives in too many small pieces: send larger ones.',
-    last,
-  )
+  const detail = 'The request body arrives in too many small pieces: send larger ones.'
+  return Problem.of('bad-request', detail, last)
 }
 
 function busy(): Problem.ProblemError {
-  return Problem.of(
-    'not-ready',
-    'Too many request bodies are in memory at the moment: wait for Retry-After.',
-    {
-      headers: { 'retry-after': '1' },
-    },
-  )
+  const detail = 'Too many request bodies are in memory at the moment: wait for Retry-After.'
+  return Problem.of('not-ready', detail, { headers: { 'retry-after': '1' } })
 }
 
 /**
@@ -284,13 +263,7 @@ function busy(): Problem.ProblemError {
  * read, even when nothing arrives, and the garbage collector allows more garbage the more is
  * reserved: 2,000 idle uploads took 130 MB and doubled what the rest of the process took.
  */
-export type Readers = {
-  /**
-   * Adds a body; the result takes it out again. When all places are taken, the oldest body that came
-   * too slowly is given up. Undefined when there is no place.
-   */
-  enter(reader: Reader): (() => void) | undefined
-}
+type Readers = ReturnType<typeof createReaders>
 
 type Reader = {
   /** Key of the client (http/client.ts). */
@@ -311,12 +284,16 @@ const clientReaders = { paid: 1 / 4, unpaid: 1 / 32 }
 const clientReadersMin = 16
 
 /** Places for `max` bodies. */
-export function createReaders(max: number): Readers {
+export function createReaders(max: number) {
   const paid = createKind(max, clientReaders.paid)
   const unpaid = createKind(max * unpaidReaders, clientReaders.unpaid)
   const isFull = () => paid.open.size + unpaid.open.size >= max
   return {
-    enter(reader) {
+    /**
+     * Adds a body; the result takes it out again. When all places are taken, the oldest body that came
+     * too slowly is given up. Undefined when there is no place.
+     */
+    enter(reader: Reader): (() => void) | undefined {
       const kind = reader.isPaid ? paid : unpaid
       if (!kind.admits(reader.client)) return undefined
       if (isFull() || kind.isFull()) giveUpOne(unpaid.open)

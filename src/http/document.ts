@@ -44,9 +44,7 @@ export function isKnown({ headers }: Request, etag: string): boolean {
     throw Problem.of(
       'precondition-failed',
       'The current version is not one that If-Match names: read it again.',
-      {
-        headers: { etag },
-      },
+      { headers: { etag } },
     )
   // A proxy that compresses an answer makes its tag weak.
   const had = tagsOf(headers.get('if-none-match')).map((tag) => tag.replace(/^W\//, ''))

@@ -1,26 +1,7 @@
 /** Label values by name. They are public: never a secret, a buyer's address or an RPC URL. */
 export type Labels = Readonly<Record<string, string>>
 export type Counter = { inc(labels?: Labels, by?: number): void }
-export type Gauge = { set(value: number, labels?: Labels): void }
-export type Histogram = { observe(value: number, labels?: Labels): void }
-export type Registry = {
-  /** The prefix `turnpike_` is added to each name. A name can be registered once. */
-  counter(name: string, help: string, labels?: readonly string[]): Counter
-  gauge(name: string, help: string, labels?: readonly string[]): Gauge
-  /** `buckets`: upper bounds, ascending, without infinity. */
-  histogram(
-    name: string,
-    help: string,
-    buckets: readonly number[],
-    labels?: readonly string[],
-  ): Histogram
-  /** Called before each rendering, to set gauges from values that other modules store. */
-  onRender(update: () => void | Promise<void>): void
-  /** Prometheus text exposition format 0.0.4. */
-  render(): Promise<string>
-  /** What is registered, in the order of the names. */
-  describe(): Family[]
-}
+export type Registry = ReturnType<typeof createRegistry>
 
 /** A registered metric with its full name. */
 export type Family = {
@@ -30,13 +11,15 @@ export type Family = {
   labels: readonly string[]
 }
 
+type Update = () => void | Promise<void>
+
 // Clients choose some label values, so the number of series is limited.
 const seriesMax = 1000
 
-/** An empty registry. */
-export function createRegistry(): Registry {
+/** An empty registry. The prefix `turnpike_` is added to each name, which can be registered once. */
+export function createRegistry() {
   const families = new Map<string, Family & { lines: () => string[] }>()
-  const updates: (() => void | Promise<void>)[] = []
+  const updates: Update[] = []
   const register = ({ name, help, type, labels }: Family, samples: (full: string) => string[]) => {
     const full = `turnpike_${name}`
     if (!/^[a-z][a-z\d_]*$/.test(name)) throw new Error(`not a metric name: ${name}`)
@@ -53,7 +36,7 @@ export function createRegistry(): Registry {
     return series
   }
   return {
-    counter(name, help, labels = []) {
+    counter(name: string, help: string, labels: readonly string[] = []): Counter {
       const series = scalar({ name, help, type: 'counter', labels })
       return {
         inc(values, by = 1) {
@@ -61,15 +44,16 @@ export function createRegistry(): Registry {
         },
       }
     },
-    gauge(name, help, labels = []) {
+    gauge(name: string, help: string, labels: readonly string[] = []) {
       const series = scalar({ name, help, type: 'gauge', labels })
       return {
-        set(value, values) {
+        set(value: number, values?: Labels): void {
           series.at(values).value = value
         },
       }
     },
-    histogram(name, help, buckets, labels = []) {
+    /** `buckets`: upper bounds, ascending, without infinity. */
+    histogram(name: string, help: string, buckets: readonly number[], labels: readonly string[]) {
       const series = createSeries(labels, () => ({
         counts: new Array<number>(buckets.length + 1).fill(0),
         sum: 0,
@@ -78,7 +62,7 @@ export function createRegistry(): Registry {
         series.entries().flatMap(([values, state]) => histogramLines(full, values, buckets, state)),
       )
       return {
-        observe(value, values) {
+        observe(value: number, values?: Labels): void {
           const state = series.at(values)
           const found = buckets.findIndex((bound) => value <= bound)
           const index = found < 0 ? buckets.length : found
@@ -87,14 +71,15 @@ export function createRegistry(): Registry {
         },
       }
     },
-    onRender(update) {
-      updates.push(update)
-    },
+    /** Called before each rendering, to set gauges from values that other modules store. */
+    onRender: (update: Update) => void updates.push(update),
+    /** Prometheus text exposition format 0.0.4. */
     async render() {
       for (const update of updates) await update()
       return `${[...families.values()].flatMap(({ lines }) => lines()).join('\n')}\n`
     },
-    describe: () =>
+    /** What is registered, in the order of the names. */
+    describe: (): Family[] =>
       [...families.values()]
         .map(({ lines: _, ...family }) => family)
         .toSorted((a, b) => (a.name < b.name ? -1 : 1)),
@@ -127,13 +112,8 @@ function createSeries<State>(names: readonly string[], create: () => State) {
       const known = states.get(key)
       if (known) return known.state
       if (states.size < seriesMax) return add(key, values).state
-      return (
-        states.get('other') ??
-        add(
-          'other',
-          names.map(() => 'other'),
-        )
-      ).state
+      const others = names.map(() => 'other')
+      return (states.get('other') ?? add('other', others)).state
     },
     entries: (): [string, State][] =>
       [...states.values()].map((entry) => [entry.labels, entry.state]),

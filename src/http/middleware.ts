@@ -5,7 +5,7 @@ import { loopbackHost, pathStart, withPlainPath } from './url'
 type Answer = Response | Promise<Response>
 type Route = (request: Request) => Answer
 
-export type MiddlewareOptions = {
+type MiddlewareOptions = {
   baseUrl: string
   requestId: () => string
   /** Unix ms. */
@@ -17,17 +17,7 @@ export type MiddlewareOptions = {
   onOtherHost?(host: string): void
 }
 
-export type Middleware = {
-  /**
-   * Wraps the routes of an Elysia app: `app.wrap(wrapRoutes)`. `sell` answers paths below `/m/`
-   * without the router, which takes a tenth of the CPU of an unpaid 402.
-   */
-  wrapRoutes(routes: unknown, request: Request, sell?: Route): Route
-  /** The request as it came, for a request that a route received. */
-  originalOf(request: Request): Request
-  /** The host of `onOtherHost`. */
-  otherHost(): string | undefined
-}
+export type Middleware = ReturnType<typeof createMiddleware>
 
 /** A host as a client may write it. All else is not shown to the operator. */
 const plausibleHost = /^([a-z\d.-]{1,100}|\[[a-f\d:.]{2,45}\])(:\d{1,5})?$/i
@@ -38,7 +28,7 @@ const plausibleHost = /^([a-z\d.-]{1,100}|\[[a-f\d:.]{2,45}\])(:\d{1,5})?$/i
  * An `onRequest` hook would run too late for both, and would not see the date of HEAD. Several Host
  * fields are refused here, because a proxy may have read another one of them.
  */
-export function createMiddleware(options: MiddlewareOptions): Middleware {
+export function createMiddleware(options: MiddlewareOptions) {
   const { baseUrl, requestId, now } = options
   /** Original requests, by the requests that replace them. */
   const originals = new WeakMap<Request, Request>()
@@ -46,7 +36,11 @@ export function createMiddleware(options: MiddlewareOptions): Middleware {
   let otherHost: string | undefined
 
   return {
-    wrapRoutes(routes, request, sell) {
+    /**
+     * Wraps the routes of an Elysia app: `app.wrap(wrapRoutes)`. `sell` answers paths below `/m/`
+     * without the router, which takes a tenth of the CPU of an unpaid 402.
+     */
+    wrapRoutes(routes: unknown, request: Request, sell?: Route): Route {
       const route = sell !== undefined && isForSale(request.url) ? sell : (routes as Route)
       // The runtime joins several Host fields. https://www.rfc-editor.org/rfc/rfc9112#section-3.2
       const host = request.headers.get('host') ?? ''
@@ -56,7 +50,9 @@ export function createMiddleware(options: MiddlewareOptions): Middleware {
       const plain = plainOf(request)
       return plain === request ? route : () => route(plain)
     },
-    originalOf: (request) => originals.get(request) ?? request,
+    /** The request as it came, for a request that a route received. */
+    originalOf: (request: Request) => originals.get(request) ?? request,
+    /** The host of `onOtherHost`. */
     otherHost: () => otherHost,
   }
 

@@ -6,15 +6,7 @@ import * as Problem from '../protocol/Problem'
  */
 export type Verdict = { ok: boolean; limit: number; remaining: number; resetSeconds: number }
 
-export type RateLimit = {
-  /**
-   * Counts one request of `key` at `now` (unix ms), or `weight` units of it. A limit of 0 refuses
-   * everything.
-   */
-  take(key: string, limitPerMinute: number, now: number, weight?: number): Verdict
-  /** The result that `take` would return, without counting. */
-  peek(key: string, limitPerMinute: number, now: number): Verdict
-}
+export type RateLimit = ReturnType<typeof createRateLimit>
 
 const windowMs = 60_000
 const rows = 3
@@ -29,13 +21,17 @@ const rows = 3
  */
 export function createRateLimit(
   options: { seeds?: readonly [number, number, number]; cells?: number } = {},
-): RateLimit {
+) {
   const cells = options.cells ?? 1 << 16
   const seeds = options.seeds ?? crypto.getRandomValues(new Uint32Array(rows))
   const fullAt = new Float64Array(rows * cells)
   const cellOf = (key: string, row: number) =>
     row * cells + (Bun.hash.xxHash32(key, seeds[row]) % cells)
-  const take: RateLimit['take'] = (key, limit, now, weight = 1) => {
+  /**
+   * Counts one request of `key` at `now` (unix ms), or `weight` units of it. `limit`: in a minute; 0
+   * refuses everything.
+   */
+  function take(key: string, limit: number, now: number, weight = 1): Verdict {
     const a = cellOf(key, 0)
     const b = cellOf(key, 1)
     const c = cellOf(key, 2)
@@ -62,7 +58,11 @@ export function createRateLimit(
     const remaining = Math.floor((windowMs - (next - now)) / tokenMs + 1e-6)
     return { ok: true, limit, remaining, resetSeconds: Math.ceil((next - now) / 1000) }
   }
-  return { take, peek: (key, limit, now) => take(key, limit, now, 0) }
+  return {
+    take,
+    /** The result that `take` would return, without counting. */
+    peek: (key: string, limit: number, now: number) => take(key, limit, now, 0),
+  }
 }
 
 /** `RateLimit-*` headers of a verdict, and `Retry-After` (seconds) when it refuses. */

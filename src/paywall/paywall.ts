@@ -3,7 +3,6 @@ import * as Problem from '../protocol/Problem'
 import type { Reason } from '../settlement/send/Outcome'
 import { chargeMs } from '../settlement/upto/ceilings'
 import { createDeliveries, type Deliveries, type DeliveryRequest } from './answer/delivery'
-import type { Usage } from './answer/receipts'
 import { gone, redeemTokenHash } from './answer/undelivered'
 import {
   assertContinues,
@@ -184,11 +183,8 @@ function createGatewayProduct(context: Context): Product<GatewaySale> {
       if (settlement.needsSecond(payment) && !(await settlement.confirmTwice(payment))) {
         throw Denial.unpaid({ kind: 'pending', payment })
       }
-      const usage = payment.transfer.upto && (await usageOf(settlement, payment))
-      const request =
-        payment.transfer.upto === undefined
-          ? sale
-          : { ...(await byUse.repeating(sale, payment)), usage }
+      const isByUse = payment.transfer.upto !== undefined
+      const request = isByUse ? await byUse.repeating(sale, payment) : sale
       return deliveries
         .deliver(request, outcome, presentation.protocol, claim.release)
         .catch((error: unknown) => explainGone(settlement, checkout, { payment, error }))
@@ -218,16 +214,6 @@ async function explainGone(
   throw current?.delivery === 'delivered' ? Denial.inProgress() : error
 }
 
-/** What the answer of a payment by use has cost, for its receipt. */
-async function usageOf(
-  { authorizations }: CheckoutOptions['settlement'],
-  { id, transfer }: Payment,
-): Promise<Usage | undefined> {
-  const units = (await authorizations.findById(id))?.charge?.units
-  const ceilingAtomic = transfer.upto?.ceilingAtomic
-  return units && ceilingAtomic !== undefined ? { ceilingAtomic, units } : undefined
-}
-
 /** Checks that a payment is used once, and for the request that it was made for. */
 async function assertUndelivered(
   { by, sale, presentation, fingerprint, key }: Checkout,
@@ -235,6 +221,7 @@ async function assertUndelivered(
   deliveries: Deliveries,
 ): Promise<void> {
   const { merchant, route, fingerprint: paidFor, protocol } = payment.purpose
+  const { idempotencyKey: ownKey, credentialHash: paidBy } = payment.purpose
   const { purpose } = sale
   switch (by) {
     case 'token':
@@ -258,19 +245,10 @@ async function assertUndelivered(
       assertContinues(payment, { presentation, key })
       // The answer with the redeem token may have been lost. Key and credential together prove the
       // buyer, because the chain publishes neither of them whole.
-      if (hasKeyAndCredential(payment, presentation, key)) return
+      if (key !== undefined && key === ownKey && presentation.credentialHash === paidBy) return
       // The buyer got a redeem token, so the credential does not continue this payment.
       if (protocol === 'x402' && payment.attempts > 0 && (await deliveries.wasAnswered(payment))) {
         throw Denial.spent(payment.transfer, { transaction: payment.transaction })
       }
   }
-}
-
-function hasKeyAndCredential(
-  { purpose }: Payment,
-  { credentialHash }: Pick<Checkout['presentation'], 'credentialHash'>,
-  key: string | undefined,
-): boolean {
-  const { idempotencyKey, credentialHash: paidBy } = purpose
-  return key !== undefined && key === idempotencyKey && credentialHash === paidBy
 }

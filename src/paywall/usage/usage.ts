@@ -61,12 +61,14 @@ export function createUsageDeliveries(options: UsageOptions, deliveries: Deliver
      * payer's credit: a buyer could leave a short answer and take a long one for its charge.
      */
     async repeating(request: DeliveryRequest, payment: Payment): Promise<DeliveryRequest> {
+      const usage = await usageOf(context, payment)
       const kept = await options.answers.find(payment.id, options.now())
       if (kept !== undefined)
-        return { ...request, fulfil: async () => ({ delivered: true, ...kept }) }
+        return { ...request, usage, fulfil: async () => ({ delivered: true, ...kept }) }
       const waiting = context.waiting.get(payment.id)
       return {
         ...request,
+        usage,
         keepLost: (answer) => keepAnswer(context, request, payment, { answer, isReserved: false }),
         fulfil: async ({ attempts }) =>
           waiting
@@ -96,6 +98,16 @@ export function createUsageDeliveries(options: UsageOptions, deliveries: Deliver
   }
 }
 
+/** What the answer of a payment by use has cost, for its receipt. */
+async function usageOf(
+  { settlement: { authorizations } }: Context,
+  { id, transfer }: Payment,
+): Promise<Usage | undefined> {
+  const units = (await authorizations.findById(id))?.charge?.units
+  const ceilingAtomic = transfer.upto?.ceilingAtomic
+  return units && ceilingAtomic !== undefined ? { ceilingAtomic, units } : undefined
+}
+
 /** Asks the upstream. Throws ProblemError when there is no answer; then nothing is charged. */
 async function make(context: Context, delivery: Delivery): Promise<Made> {
   const { request, authorization } = delivery
@@ -113,10 +125,11 @@ async function make(context: Context, delivery: Delivery): Promise<Made> {
   const { code, detail, upstreamStatus, cost } = made
   if (cost !== undefined && !signal.aborted) {
     await chargeFailed(context, delivery, cost)
-    throw failed(code, `${detail} It costs ${cost.amountAtomic} atomic units.`, upstreamStatus)
+    const price = `It costs ${cost.amountAtomic} atomic units.`
+    throw failed([code, detail], upstreamStatus, price)
   }
   await abandon(context, delivery, code !== 'upstream-unreachable')
-  throw uncharged(signal.aborted ? failures.late : [code, detail], upstreamStatus)
+  throw failed(signal.aborted ? failures.late : [code, detail], upstreamStatus)
 }
 
 /** Charges for an answer that did not come. Its settlement continues. */
@@ -136,20 +149,14 @@ async function chargeFailed(
     .catch((error: unknown) => log('settlement-fault', { payment: charged.id, error }))
 }
 
-function uncharged(
+function failed(
   [code, detail]: readonly [Problem.Code, string],
   upstreamStatus: number | undefined,
-): Problem.ProblemError {
-  return failed(code, `${detail} Nothing is charged.`, upstreamStatus)
-}
-
-function failed(
-  code: Problem.Code,
-  detail: string,
-  upstreamStatus: number | undefined,
+  price = 'Nothing is charged.',
 ): Problem.ProblemError {
   const status = upstreamStatus === undefined ? {} : { upstreamStatus }
-  return Problem.of(code, detail, { members: { reason: 'delivery_failed', ...status } })
+  const members = { reason: 'delivery_failed', ...status }
+  return Problem.of(code, `${detail} ${price}`, { members })
 }
 
 /** `isLost`: the request may have reached the upstream. */
@@ -237,7 +244,7 @@ async function bufferAnswer(
   if (buffered.kind === 'whole' || buffered.kind === 'stream') return buffered
   onEnd?.(true)
   await abandon(context, delivery, true)
-  throw uncharged(failures[buffered.kind], buffered.kind === 'full' ? undefined : status)
+  throw failed(failures[buffered.kind], buffered.kind === 'full' ? undefined : status)
 }
 
 const failures = {
@@ -405,19 +412,14 @@ function stream(
     },
     async charge({ end, reach }) {
       const cost = end === 'broken' ? nothing : chargeOf(made, authorization, end === 'whole')
-      const delivered =
-        reach === 'nothing'
-          ? undefined
-          : { upstreamStatus: status, truncated: reach === 'truncated' }
+      const got = { upstreamStatus: status, truncated: reach === 'truncated' }
+      const delivered = reach === 'nothing' ? undefined : got
       const forwarded = { delivered, isLost: isLost(cost), client: request.client }
       const charged = await settlement.authorizations.charge(authorization, cost, forwarded)
       const { amountAtomic, reason } = cost
       const line = { requestId, payment: id, amountAtomic, outcome: reach, reason }
-      log('charge', line, () =>
-        amountAtomic === 0n
-          ? undefined
-          : saleOf({ ...authorization, transfer: { ...transfer, amountAtomic } }, reach, context),
-      )
+      const sold = { ...authorization, transfer: { ...transfer, amountAtomic } }
+      log('charge', line, () => (amountAtomic === 0n ? undefined : saleOf(sold, reach, context)))
       return charged
     },
     settle: (charged, isWhole) => settle(context, charged, { requestId, status, kept, isWhole }),
@@ -427,6 +429,8 @@ function stream(
   return new Response(passed, { status, headers })
 }
 
+type StreamEnd = { requestId: string; status: number; kept: Kept; isWhole: boolean }
+
 /**
  * Settles a stream. Stores one of which the buyer has got nothing, and a whole one for its key: with a
  * key that replays it, its credential must not buy another one.
@@ -434,12 +438,7 @@ function stream(
 async function settle(
   { settlement, settleWaitMs }: UsageOptions,
   charged: Authorization,
-  {
-    requestId,
-    status,
-    kept,
-    isWhole,
-  }: { requestId: string; status: number; kept: Kept; isWhole: boolean },
+  { requestId, status, kept, isWhole }: StreamEnd,
 ): Promise<void> {
   if (charged.state === 'void') return
   const options = { waitMs: settleWaitMs(), requestId }
