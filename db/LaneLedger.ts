@@ -35,8 +35,6 @@ export type LaneLedger = {
   has(lane: Lane): boolean
   /** How many times any process has taken the lane. Undefined while this one does not have it. */
   epochOf(lane: Lane): number | undefined
-  /** Whether no other process is known to use the database. */
-  isAlone(): boolean
   /** Processes that use the database, as far as they are known. */
   gateways(): number
   /** Whether another living process has the lane, as far as it is known. */
@@ -75,7 +73,6 @@ export const lanesOfOthers: LaneLedger = {
   isShared: true,
   has: () => false,
   epochOf: () => undefined,
-  isAlone: () => false,
   gateways: () => 1,
   isOfAnother: () => true,
   isFresh: () => true,
@@ -88,7 +85,6 @@ export const ownLanes: LaneLedger = {
   isShared: false,
   has: () => true,
   epochOf: () => 1,
-  isAlone: () => true,
   gateways: () => 1,
   isOfAnother: () => false,
   isFresh: () => true,

@@ -78,7 +78,7 @@ export type NewPayment = {
   rows?: Rows | undefined
   /**
    * The most that the payer's open payments and ceilings of the asset may sum to with this payment,
-   * atomic. Undefined when one process has the ledger alone, and checks that itself.
+   * atomic. A ledger that one process has alone needs no such check: that process does it.
    */
   fundsAtomic?: bigint | undefined
 }

@@ -113,7 +113,6 @@ export async function joinGateways(options: GatewaysOptions): Promise<Gateways> 
       isShared: true,
       has: (lane) => state.held.has(keyOf(lane)),
       epochOf: (lane) => state.held.get(keyOf(lane))?.epoch,
-      isAlone: () => state.others === 0,
       gateways: () => state.others + 1,
       isOfAnother: (lane) => state.ofOthers.has(keyOf(lane)),
       isFresh: () => monotonic() - state.beatAt < state.times.freshMs,

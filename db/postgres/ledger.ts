@@ -1,6 +1,6 @@
 import type { Address } from 'viem'
 import { type Lane, lanesOfOthers } from '../LaneLedger'
-import type { ChangeListener, Ledger, SettlingCommits } from '../Ledger'
+import type { ChangeListener, Ledger, NewPayment, SettlingCommits } from '../Ledger'
 import { createJobReads, createTransactionReads } from '../payment-reads'
 import type { TransactionRow } from '../schema'
 import { createAdmin } from './admin'
@@ -173,6 +173,11 @@ function createFences(gateways: Gateways | undefined): Fences {
   }
 }
 
+/** One gateway knows what its payers have open, and checks that itself. */
+function withoutLimits<T extends { fresh: readonly NewPayment[] }>(input: T): T {
+  return { ...input, fresh: input.fresh.map((each) => ({ ...each, fundsAtomic: undefined })) }
+}
+
 /** Tells the gateways which account nonces the database has acknowledged, and which lanes are lost. */
 function noting(settling: SettlingCommits, gateways: Gateways): SettlingCommits {
   const note = async <T>(
@@ -196,7 +201,7 @@ function noting(settling: SettlingCommits, gateways: Gateways): SettlingCommits 
     launch: (input) =>
       note(
         input.transaction,
-        () => settling.launch(input),
+        () => settling.launch(gateways.lanes.gateways() > 1 ? input : withoutLimits(input)),
         ({ kind }) => kind === 'stored',
       ),
     launchJob: (input) =>

@@ -30,10 +30,9 @@ export async function createSettlement(options: SettlementOptions) {
   const controller = new AbortController()
   const context = await createContext(options, controller.signal)
   const reportOverdue = Charges.createOverdue(context)
-  const background = start(context, {
-    checkMs: options.checkMs ?? 15_000,
-    resumeCharges: async (isStart) => reportOverdue(await Charges.resume(context, isStart)),
-  })
+  const background = start(context, options.checkMs ?? 15_000, async (isStart) =>
+    reportOverdue(await Charges.resume(context, isStart)),
+  )
   return {
     ...createPayments(context),
     /** The functions of the scheme `upto`. */
@@ -55,9 +54,7 @@ export async function createSettlement(options: SettlementOptions) {
      * it cannot charge what it gives.
      */
     isFresh: options.ledger.lanes.isFresh,
-    /** Resolves after the first check of every network, ready or not. */
     ready: background.ready,
-    /** Resumes what an earlier process left; resolves when everything was checked once. */
     recover: background.recover,
     /** Accepts nothing new; resolves when nothing is running or after the limit. */
     stop: (limitMs: number) => stop(context, background, controller, limitMs),

@@ -163,27 +163,17 @@ function paymentId(now: number, random: (length: number) => Uint8Array): string 
 }
 
 /** Checks that run beside the payments. */
-export type Background = {
-  /** Resolves after the first check of every network, ready or not. */
-  ready: Promise<void>
-  /** Resumes what an earlier process left; resolves when everything was checked once. */
-  recover(): Promise<void>
-  /** Resolves after the signal, when no check is running. */
-  stopped: Promise<void>
-}
-
-type Watching = {
-  /** Time between two health checks of a network, ms. */
-  checkMs: number
-  /** Continues the charges that no request is working on. */
-  resumeCharges: (isStart: boolean) => Promise<void>
-}
+export type Background = ReturnType<typeof start>
 
 /**
- * Checks every network at once and then at intervals. Each check also resumes what is unfinished
- * and not running.
+ * Checks every network at once and then at intervals, `checkMs` apart. Each check also resumes what is
+ * unfinished and not running. `resumeCharges`: continues the charges that no request is working on.
  */
-export function start(context: Context, { checkMs, resumeCharges }: Watching): Background {
+export function start(
+  context: Context,
+  checkMs: number,
+  resumeCharges: (isStart: boolean) => Promise<void>,
+) {
   const { signal } = context.progress
   const chains = [...context.chains.values()]
   const first = chains.map((chain) => checkHealth(context, chain))
@@ -236,14 +226,17 @@ export function start(context: Context, { checkMs, resumeCharges }: Watching): B
     if (isRecovered) resumeCharges(false).catch(fault)
   }
   return {
+    /** Resolves after the first check of every network, ready or not. */
     ready,
-    async recover() {
+    /** Resumes what an earlier process left; resolves when everything was checked once. */
+    async recover(): Promise<void> {
       await ready
       await Lanes.start(context, onTaken).finally(looked.resolve)
       isRecovered = true
       await Promise.all(chains.map((chain) => checkReorg(context, chain)))
       await Promise.all([Recover.recover(context), resumeCharges(true)])
     },
+    /** Resolves after the signal, when no check is running. */
     stopped: Promise.all([...watch, watchCharges()]).then(() => undefined),
   }
 }
@@ -277,21 +270,7 @@ async function checkReorg(context: Context, chain: ChainState): Promise<void> {
   }
 }
 
-type ChainOptions = Pick<
-  SettlementOptions,
-  | 'ledger'
-  | 'log'
-  | 'relayerKeys'
-  | 'deskKey'
-  | 'deskNetwork'
-  | 'walletFactories'
-  | 'blockTimeMs'
-  | 'rpcTimeoutMs'
-  | 'now'
-  | 'monotonic'
->
-
-function createChainState(network: NetworkConfig, options: ChainOptions): ChainState {
+function createChainState(network: NetworkConfig, options: SettlementOptions): ChainState {
   const { log } = options
   const head = createHead(options.blockTimeMs)
   const timeoutMs = options.rpcTimeoutMs ?? rpcTimeoutMsDefault
@@ -350,12 +329,7 @@ function createChainState(network: NetworkConfig, options: ChainOptions): ChainS
 
 function createRelayers(
   { id }: NetworkConfig,
-  {
-    relayerKeys,
-    deskKey,
-    deskNetwork = id,
-    ledger,
-  }: Pick<SettlementOptions, 'relayerKeys' | 'deskKey' | 'deskNetwork' | 'ledger'>,
+  { relayerKeys, deskKey, deskNetwork = id, ledger }: SettlementOptions,
 ): readonly Relayer[] {
   const isHeld = !ledger.lanes.isShared
   const relayers = relayerKeys.map((key) => createRelayer(key, { isReserved: false, isHeld }))

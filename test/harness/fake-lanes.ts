@@ -27,7 +27,6 @@ export function createFakeLanes() {
       has: (lane) => holders.get(keyOf(lane)) === process,
       epochOf: (lane) =>
         holders.get(keyOf(lane)) === process ? epochs.get(keyOf(lane)) : undefined,
-      isAlone: () => true,
       gateways: () => 2,
       isOfAnother: (lane) => (holders.get(keyOf(lane)) ?? process) !== process,
       isFresh: () => true,

@@ -4,6 +4,7 @@ import type { Purpose } from '../../db/Payment'
 import { account } from '../../src/demo/accounts'
 import { enqueueNamed, hasShare } from '../../src/settlement/send/queue'
 import { facilitatorMax } from '../../src/settlement/send/relayer'
+import { createPayers } from '../../src/settlement/state/payers'
 import type {
   Ceiling,
   ChainState,
@@ -46,6 +47,7 @@ async function sweepWith(state: string | undefined, payment?: string) {
     chains: new Map([[network.id, { relayers: [{ address: facilitator }] }]]),
     progress: { charging: new Map() },
     ceilings,
+    payers: createPayers(() => 0),
     credit,
   }
   await Charges.resume(context as unknown as Context, false)
@@ -186,6 +188,7 @@ test('error: the ceiling of a charge that can no longer be settled ends', async 
     chains: new Map([[network.id, { head: { number: 9n }, relayers: [] }]]),
     progress: { charging: new Map(), running: new Map() },
     ceilings,
+    payers: createPayers(() => 0),
     credit: { lose: () => undefined },
     policy: { chargeAttemptMs: 60_000 },
     metrics: { settled: () => undefined },
@@ -219,6 +222,7 @@ test('error: a read that fails after a charge was started is logged, and rejects
     chains: new Map([[network.id, { relayers: [relayer] }]]),
     progress: { charging: new Map() },
     ceilings: new Map(),
+    payers: createPayers(() => 0),
     credit,
     policy: { chargeAttemptMs: 1 },
     now: Date.now,

@@ -10,6 +10,11 @@ import type { Outcome, Reason } from '../send/Outcome'
 /** Why a payment is not sent: an invalid payment, or a temporary fault. */
 export type PaymentRefusal = Extract<Outcome, { kind: 'refused' | 'unavailable' }>
 
+/** A temporary refusal: the credential is unspent, and the same one may pass later. */
+export function later(detail: string, retryAfterSeconds: number) {
+  return { kind: 'unavailable' as const, detail, retryAfterSeconds }
+}
+
 /** A wallet that is not deployed yet: the relayer calls only the listed factories. */
 export function refuseFactory({ payer, network }: Transfer): PaymentRefusal {
   const detail = `The wallet ${payer} is not deployed on ${network}: deploy it, or pay from another.`
@@ -50,7 +55,7 @@ export function expiredReason(transfer: Pick<Transfer, 'method'>): Reason {
 export function lockedOut(retryAfterSeconds: number): PaymentRefusal {
   const detail =
     'Transactions of this payer failed on chain; nothing is charged now. Send it again after Retry-After.'
-  return { kind: 'unavailable', detail, retryAfterSeconds }
+  return later(detail, retryAfterSeconds)
 }
 
 /** The refusal of a payer, or of an address, for which several answers failed and cost nothing. */
@@ -58,7 +63,7 @@ export function oftenUnpaid(retryAfterSeconds: number): PaymentRefusal {
   const detail =
     'Several answers of this payer or of its address failed and cost nothing: pay by exact, or send ' +
     'the same credential again after Retry-After.'
-  return { kind: 'unavailable', detail, retryAfterSeconds, limit: 'upto_often_unpaid' }
+  return { ...later(detail, retryAfterSeconds), limit: 'upto_often_unpaid' }
 }
 
 /** The refusal of a ceiling that one payer may not have open beside what it has paid. */
@@ -70,50 +75,39 @@ export function creditExceeded(mostAtomic: bigint): PaymentRefusal {
 }
 
 /** The refusal of a payer that has not paid enough, after the losses of the merchant within a day. */
-export const lossesSpent: PaymentRefusal = {
-  kind: 'refused',
-  reason: 'upto_losses_spent',
-  detail:
-    'Today this merchant takes upto only for what a payer has paid to it before: pay by exact. Each ' +
+export const lossesSpent = refuse(
+  'upto_losses_spent',
+  'Today this merchant takes upto only for what a payer has paid to it before: pay by exact. Each ' +
     'payment raises the limit.',
-}
+)
 
 /** Open ceilings of other payers may still be lost, and fill the limit of the merchant. */
-export const newUnderWay: PaymentRefusal = {
-  kind: 'unavailable',
-  detail:
-    'Too many answers for payers that are new to this merchant are under way: pay by exact, or send ' +
+export const newUnderWay = later(
+  'Too many answers for payers that are new to this merchant are under way: pay by exact, or send ' +
     'the same credential again.',
-  retryAfterSeconds: 2,
-}
+  2,
+)
 
 /** Other payments of the payer go first; the same payment may pass later. */
-export const underWay: PaymentRefusal = {
-  kind: 'unavailable',
-  detail: 'Other payments of this payer are under way; send the same credential again.',
-  retryAfterSeconds: 1,
-}
+export const underWay = later(
+  'Other payments of this payer are under way; send the same credential again.',
+  1,
+)
 
 /** The relayer that the payer's signature names is no longer configured. */
-export const relayerGone: PaymentRefusal = {
-  kind: 'unavailable',
-  detail: 'The relayer that this authorization names is not in use: sign a fresh offer.',
-  retryAfterSeconds: 60,
-}
+export const relayerGone = later(
+  'The relayer that this authorization names is not in use: sign a fresh offer.',
+  60,
+)
 
 /** The refusal of a payment whose turn did not come in time: nothing was written. */
-export const busy: PaymentRefusal = {
-  kind: 'unavailable',
-  detail: 'The network is busy; try again with the same credential.',
-  retryAfterSeconds: 2,
-}
+export const busy = later('The network is busy; try again with the same credential.', 2)
 
 /** The refusal while the database cannot be written: nothing is sent. */
-export const unrecordable: PaymentRefusal = {
-  kind: 'unavailable',
-  detail: 'Payments cannot be recorded now; send the same credential again.',
-  retryAfterSeconds: 5,
-}
+export const unrecordable = later(
+  'Payments cannot be recorded now; send the same credential again.',
+  5,
+)
 
 /** The refusal for a network fault: the credential is unspent. */
 export function unavailable(error: unknown): PaymentRefusal {
@@ -122,7 +116,7 @@ export function unavailable(error: unknown): PaymentRefusal {
     error instanceof RpcFault || error instanceof RpcError
       ? 'The network cannot be reached now; try again with the same credential.'
       : 'The network does not answer as expected; try again with the same credential.'
-  return { kind: 'unavailable', detail, retryAfterSeconds: 5 }
+  return later(detail, 5)
 }
 
 /** The reason code for a signature that is not the payer's. */
@@ -226,19 +220,21 @@ function otherDomain(transfer: Transfer, { eip712 }: Asset): string {
   return `The signing domain of the token is ${Explanation.domain(transfer, eip712)}: correct extra.`
 }
 
-type Clocked = {
-  abilities: { hasOverrides: boolean }
-  head: Pick<Head, 'isOld'>
-  network: Pick<NetworkConfig, 'asset'>
-}
-
 /**
  * Whether only the old time of the newest block may make the transfer fail. By our clock it is
  * valid, and the next block is as late as the transaction. Used where a node cannot override the
  * time.
  */
 export function isEarly(
-  { abilities, head, network }: Clocked,
+  {
+    abilities,
+    head,
+    network,
+  }: {
+    abilities: { hasOverrides: boolean }
+    head: Pick<Head, 'isOld'>
+    network: Pick<NetworkConfig, 'asset'>
+  },
   transfer: Transfer,
   facts: Facts,
   now: number,
@@ -264,8 +260,7 @@ export function isEarly(
 }
 
 /** Only the next block shows whether the payer's code accepts the signature. */
-export const tooEarly: PaymentRefusal = {
-  kind: 'unavailable',
-  detail: 'The newest block of the network is older than the authorization; try again.',
-  retryAfterSeconds: 2,
-}
+export const tooEarly = later(
+  'The newest block of the network is older than the authorization; try again.',
+  2,
+)

@@ -72,12 +72,20 @@ export async function simulate(
   candidates: readonly Candidate[],
   now: number,
 ): Promise<Simulation[]> {
-  const alone = (candidate: Candidate) => examine(chain, from, candidate, { now })
+  const alone = (candidate: Candidate) => examine(chain, candidate, { from, now })
   const [first] = candidates
   if (first && candidates.length === 1) return [await alone(first)]
+  const transfers = candidates.map(({ transfer }) => transfer)
+  const calls = [Multicall.baseFeeCall]
+  let gas = 200_000n
+  for (const { transfer, call } of candidates) {
+    calls.push(nonceCall(transfer), Token.balanceOf(transfer.asset, transfer.payer), call)
+    gas += Gas.limitOfMember(chain, transfer) + readsGas
+  }
   let results: Multicall.Result[] | undefined
   try {
-    results = await simulateTogether(chain, from, candidates, now)
+    const atSeconds = timeFor(chain, transfers, now)
+    results = await aggregate(chain, from, calls, { gas, atSeconds })
   } catch (error) {
     if (!(error instanceof RpcError)) return candidates.map(() => Refusals.unavailable(error))
     // One of them uses the gas of the others, or the relayer cannot pay for all of them.
@@ -93,23 +101,6 @@ export async function simulate(
       return judgeMember(chain, each, own, () => alone(each))
     }),
   )
-}
-
-function simulateTogether(
-  chain: ChainState,
-  from: Address | undefined,
-  candidates: readonly Candidate[],
-  now: number,
-): Promise<Multicall.Result[] | undefined> {
-  const transfers = candidates.map(({ transfer }) => transfer)
-  const calls = [Multicall.baseFeeCall]
-  for (const { transfer, call } of candidates) {
-    calls.push(nonceCall(transfer), Token.balanceOf(transfer.asset, transfer.payer), call)
-  }
-  let gas = 200_000n
-  for (const transfer of transfers) gas += Gas.limitOfMember(chain, transfer) + readsGas
-  const atSeconds = timeFor(chain, transfers, now)
-  return aggregate(chain, from, calls, { gas, atSeconds })
 }
 
 /** Each was simulated with the whole balance of its payer, so subtract what earlier ones spend. */
@@ -195,20 +186,17 @@ export async function check(
   if (signed.kind !== 'signed') return signed
   const sent = signed.transfer
   const isWrapped = !isKeys && sent !== transfer
-  const simulation = await examine(
-    chain,
-    transfer.upto?.facilitator ?? chain.relayers[0]?.address,
-    {
-      transfer: sent,
-      code: isKeys ? 'unknown' : 'contract',
-      signer: { kind: 'unchecked', isKey: isSigned },
-      call: Signature.callOf(sent),
-    },
-    {
-      now: chainNow(context, chain),
-      check: { isDecidedByChain, isSigned, isWrapped, digest, eip712 },
-    },
-  )
+  const candidate: Candidate = {
+    transfer: sent,
+    code: isKeys ? 'unknown' : 'contract',
+    signer: { kind: 'unchecked', isKey: isSigned },
+    call: Signature.callOf(sent),
+  }
+  const simulation = await examine(chain, candidate, {
+    from: transfer.upto?.facilitator ?? chain.relayers[0]?.address,
+    now: chainNow(context, chain),
+    check: { isDecidedByChain, isSigned, isWrapped, digest, eip712 },
+  })
   if (simulation.kind === 'refused' && Refusals.isUnsigned(simulation)) return simulation
   if (late) return late
   if (simulation.kind === 'passes') return { transfer: sent, simulation }
@@ -228,20 +216,16 @@ type SignatureCheck = {
   eip712: Asset['eip712']
 }
 
-/** `now` is unix ms. */
-type Asked = { now: number; check?: SignatureCheck | undefined }
+/** `from`: the account that would send. `now` is unix ms. */
+type Asked = { from: Address | undefined; now: number; check?: SignatureCheck | undefined }
 
 /**
  * Checks in one call whether the payer's contract accepts the signature and whether the transfer
  * would succeed now. Otherwise gives the first reason in the order of the reference facilitator.
  */
-async function examine(
-  chain: ChainState,
-  from: Address | undefined,
-  candidate: Candidate,
-  asked: Asked,
-): Promise<Simulation> {
+async function examine(chain: ChainState, candidate: Candidate, asked: Asked): Promise<Simulation> {
   const { transfer, code, request } = candidate
+  const { from } = asked
   const verified = request?.verified
   const atSeconds = timeFor(chain, [transfer], asked.now)
   if (verified !== undefined && asked.now - verified.at < verifiedMs) {
@@ -275,7 +259,7 @@ async function examine(
   if (verdict !== 'fails') return verdict
   // Simulate again, because this answer showed how old the newest block is.
   const isLater = atSeconds === undefined && timeFor(chain, [transfer], asked.now) !== undefined
-  if (isLater && chain.abilities.hasOverrides) return examine(chain, from, candidate, asked)
+  if (isLater && chain.abilities.hasOverrides) return examine(chain, candidate, asked)
   return explain(chain, candidate, seen, asked)
 }
 
@@ -410,10 +394,12 @@ async function confirm(
   { balance, allowance, code, atSeconds }: CallReads & { atSeconds: bigint | undefined },
 ): Promise<Simulation> {
   const { transfer, call } = candidate
-  const balanceAtomic = balance ?? 0n
-  if (!isContract(candidate.code) && !isContract(code)) {
-    return { kind: 'passes', balanceAtomic, allowanceAtomic: allowance, code }
+  const passes = {
+    kind: 'passes' as const,
+    balanceAtomic: balance ?? 0n,
+    allowanceAtomic: allowance,
   }
+  if (!isContract(candidate.code) && !isContract(code)) return { ...passes, code }
   const bid = fees(chain.head, chain.network.feeCapWei)
   const gas = Gas.limitAlone(transfer, true)
   try {
@@ -422,20 +408,9 @@ async function confirm(
   } catch (error) {
     return unusable(transfer, error)
   }
-  const identified = identify(transfer, code)
-  return {
-    kind: 'passes',
-    balanceAtomic,
-    allowanceAtomic: allowance,
-    code: identified,
-    fees: bid,
-  }
-}
-
-/** An undeployed wallet is identified by its factory. */
-function identify(transfer: Transfer.Transfer, code: AccountCode): Multicall.IdentifiedCode {
-  if (isIdentified(code)) return code
-  return { key: `factory ${Signature.factoryOf(transfer) ?? transfer.payer}` }
+  // An undeployed wallet is identified by its factory.
+  const factory = { key: `factory ${Signature.factoryOf(transfer) ?? transfer.payer}` }
+  return { ...passes, code: isIdentified(code) ? code : factory, fees: bid }
 }
 
 function unusable(transfer: Transfer.Transfer, error: unknown): Refusals.PaymentRefusal {

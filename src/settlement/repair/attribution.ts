@@ -121,43 +121,36 @@ type MemberState = {
 /** State of each payment at the end of the block; empty when the node does not answer. */
 async function readMembers(
   chain: ChainState,
-  { included, unpaid, receipt }: Failed,
+  failed: Failed,
   now: number,
 ): Promise<ReadonlyMap<string, MemberState>> {
   const owed = new Map<Address, bigint>()
-  for (const { transfer } of unpaid) {
+  for (const { transfer } of failed.unpaid) {
     owed.set(transfer.payer, (owed.get(transfer.payer) ?? 0n) + transfer.amountAtomic)
   }
   const states = await Promise.all(
-    unpaid.map(async ({ id, transfer }): Promise<[string, MemberState][]> => {
-      const answer = await readMember(chain, transfer, {
-        relayer: included.relayer,
-        tag: tagOf(receipt),
-      })
-      if (!answer) return []
-      const { code, used, balance, allowance, isByToken } = answer
-      const isShort = balance !== undefined && balance < (owed.get(transfer.payer) ?? 0n)
-      const isRevoked = allowance !== undefined && allowance < transfer.amountAtomic
-      const isMoved = used === true || isShort || isRevoked
-      const isOver = transfer.validBefore <= BigInt(Math.ceil(now / 1000))
-      return [
-        [id, { code, isChanged: code !== 'eoa' || isMoved, isMoney: isMoved || isOver, isByToken }],
-      ]
+    failed.unpaid.map(async ({ id, transfer }): Promise<[string, MemberState][]> => {
+      const owedAtomic = owed.get(transfer.payer) ?? 0n
+      const state = await readMember(chain, failed, transfer, { owedAtomic, now }).catch(
+        () => undefined,
+      )
+      return state ? [[id, state]] : []
     }),
   )
   return new Map(states.flat())
 }
 
-/** Nonce, balance, allowance and code of a member, and what its token refuses, in one call. */
+/** Reads nonce, balance, allowance and code of a member, and what its token refuses, in one call. */
 async function readMember(
-  chain: ChainState,
+  { client }: ChainState,
+  { included, receipt }: Failed,
   transfer: Transfer,
-  { relayer, tag }: { relayer: Address; tag: Hex },
-) {
+  { owedAtomic, now }: { owedAtomic: bigint; now: number },
+): Promise<MemberState | undefined> {
   const { asset, payer } = transfer
   const isPermit = transfer.method === 'permit2'
   const calls = [
-    ...refusalCalls(transfer, relayer),
+    ...refusalCalls(transfer, included.relayer),
     nonceCall(transfer),
     Token.balanceOf(asset, payer),
     ...(isPermit
@@ -165,22 +158,19 @@ async function readMember(
       : []),
   ]
   const data = Multicall.aggregateWithCode(payer, calls)
-  try {
-    const answer = await chain.client.call('eth_call', [{ data }, tag])
-    const read = Multicall.parseWithCode(answer, calls.length)
-    if (!read) return undefined
-    const { code, results } = read
-    const [nonce, balance, allowance] = results.slice(3).map(uintOf)
-    const used = isUsed(transfer, nonce)
-    return {
-      code,
-      used,
-      balance,
-      allowance: isPermit ? allowance : undefined,
-      isByToken: isOfToken(results),
-    }
-  } catch {
-    return undefined
+  const answer = await client.call('eth_call', [{ data }, tagOf(receipt)])
+  const read = Multicall.parseWithCode(answer, calls.length)
+  if (!read) return undefined
+  const { code, results } = read
+  const [nonce, balance, allowance] = results.slice(3).map(uintOf)
+  const isShort = balance !== undefined && balance < owedAtomic
+  const isRevoked = isPermit && allowance !== undefined && allowance < transfer.amountAtomic
+  const isMoved = isUsed(transfer, nonce) === true || isShort || isRevoked
+  return {
+    code,
+    isChanged: code !== 'eoa' || isMoved,
+    isMoney: isMoved || transfer.validBefore <= BigInt(Math.ceil(now / 1000)),
+    isByToken: isOfToken(results),
   }
 }
 

@@ -28,9 +28,6 @@ const clockToleranceMs = 5_000
 /** A clock that is further ahead is not corrected. Then nothing is sold. */
 const aheadMaxMs = 60_000
 
-type Ledger = Pick<Context['ledger'], 'payments' | 'transactions'>
-type Clocks = Pick<Context, 'now' | 'monotonic'>
-
 /** The range and the node of a search. */
 export type Search = {
   /** Undefined: the newest blocks, the last one first. */
@@ -52,7 +49,7 @@ export type Search = {
  * cannot be determined.
  */
 export async function find(
-  context: { ledger: Ledger },
+  context: Context,
   chain: ChainState,
   transfer: Transfer.Transfer,
   { fromBlock, isOursAlone = false, node = inUse(chain) }: Search = {},
@@ -99,7 +96,7 @@ export async function find(
  * within the accuracy of the two clocks.
  */
 export function counts(
-  context: Clocks & Pick<Context, 'policy'>,
+  context: Context,
   chain: ChainState,
   { transfer, purpose }: Pick<Payment, 'transfer' | 'purpose'>,
   { found, arrival }: { found: Found; arrival: Arrival | undefined },
@@ -118,7 +115,7 @@ export function counts(
  * the chain. Only the clocks prove that it was unspent then, so there is no tolerance.
  */
 export function isSince(
-  context: Clocks,
+  context: Context,
   chain: ChainState,
   found: Found,
   arrival: Arrival,
@@ -144,7 +141,7 @@ function inUse({ client }: ChainState): Node {
 }
 
 async function inspect(
-  { payments }: Ledger,
+  { payments }: Context['ledger'],
   node: Node,
   transfer: Transfer.Transfer,
   hash: Hex,

@@ -2,9 +2,9 @@ import type { Payment } from '../../../db/Payment'
 import type { Included, Unfinished } from '../../../db/payment-reads'
 import type { TransactionRow } from '../../../db/schema'
 import { findOrSend } from '../send/broadcast'
-import { follow, track } from '../send/payment'
+import { resumeSent, track } from '../send/payment'
 import * as Resolve from '../send/resolve'
-import { cancelNonce, recordUnowned, resume } from '../send/transaction'
+import { cancelNonce, resumeSlot as drive, recordUnowned } from '../send/transaction'
 import { isOfAnother, isOthers, keeps } from '../state/ownership'
 import { type ChainState, type Context, type Relayer, unattended } from '../state/state'
 import * as Reorg from './reorg'
@@ -131,12 +131,10 @@ async function resumeSlot(
   const transactions = rows.map(({ transaction }) => transaction)
   const hashes = transactions.map(({ hash }) => hash)
   const members = (await context.ledger.transactions.paymentsOf(hashes)).map(unattended)
-  const sent = resume(context, chain, relayer, { transactions, members })
-  if (!sent) return
+  if (!resumeSent(context, chain, relayer, { transactions, members })) return
   const { nonce } = first.transaction
   const payments = members.length
   context.log('transaction-recovered', { network: chain.network.id, nonce, payments })
-  for (const each of sent) void follow(context, chain, each)
 }
 
 /**
@@ -153,7 +151,7 @@ async function resumeJob(
   const transactions = [...(await settling.resendJob(id))]
   const job = await jobs.find(id)
   if (!job || transactions.length === 0) throw new Error(`job ${id} has no transaction`)
-  if (!resume(context, chain, relayer, { transactions, job })) return
+  if (!drive(context, chain, relayer, { transactions, job })) return
   context.log('job-recovered', { job: id, network: chain.network.id, nonce: job.nonce })
 }
 

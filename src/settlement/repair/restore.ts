@@ -6,7 +6,7 @@ import { assertConfirmed, readMoney } from '../read/reads'
 import type { Outcome } from '../send/Outcome'
 import { resend, track } from '../send/payment'
 import * as Resolve from '../send/resolve'
-import { type ChainState, type Context, storeInclusion, unattended } from '../state/state'
+import { type ChainState, type Context, unattended } from '../state/state'
 
 /** Checks at which external bytes may stay out before we settle the authorization. */
 const attemptsMax = 3
@@ -43,11 +43,8 @@ async function drive(context: Context, chain: ChainState, payment: Payment): Pro
   chain.watch.restores.set(id, { attempts, since })
   if (await confirmAgain(context, chain, payment)) return Resolve.current(context, payment)
   const isSent = attempts <= attemptsMax && (await sendAgain(chain, transaction))
-  const outcome = await Resolve.decide(
-    context,
-    unattended(payment),
-    'invalid_exact_evm_transaction_failed',
-  )
+  const reason = 'invalid_exact_evm_transaction_failed'
+  const outcome = await Resolve.decide(context, unattended(payment), reason)
   if (outcome.kind !== 'pending') return outcome
   if (isSent) return outcome
   const money = await readMoney(chain, payment.transfer)
@@ -57,7 +54,7 @@ async function drive(context: Context, chain: ChainState, payment: Payment): Pro
     if (!isCounting || !isSearched) return outcome
     // Nothing of ours is open: what used the nonce did not pay for this.
     await context.ledger.settling.revert(id, [transaction])
-    return Resolve.decide(context, unattended(payment), 'invalid_exact_evm_transaction_failed')
+    return Resolve.decide(context, unattended(payment), reason)
   }
   context.log('payment-settled-again', { payment: id, transaction })
   await context.ledger.settling.revert(id, [transaction])
@@ -70,21 +67,10 @@ async function confirmAgain(
   chain: ChainState,
   payment: Payment,
 ): Promise<boolean> {
-  const { id, transaction, transfer } = payment
-  const { payments } = context.ledger
-  const answer = await chain.client.call('eth_getTransactionReceipt', [transaction])
-  const receipt = Receipt.parse(answer)
-  if (!receipt?.success || receipt.hash !== transaction) return false
-  const taken = await payments.takenLogs(transfer.network, transaction)
-  const log = receipt.logs.find(
-    (each) => Receipt.isTransfer(each, transfer) && !taken.has(each.index),
-  )
-  if (!log) return false
-  const { blockNumber } = receipt
-  await assertConfirmed(context, chain, transaction)
-  const assignment = { transaction, logIndex: log.index, blockNumber }
-  await context.ledger.settling.confirm(id, assignment, context.now())
-  storeInclusion(chain, receipt)
+  const found = await Resolve.findPaid(context, chain, payment, payment.transaction)
+  if (!found) return false
+  await assertConfirmed(context, chain, found.transaction)
+  await context.ledger.settling.confirm(payment.id, found, context.now())
   return true
 }
 

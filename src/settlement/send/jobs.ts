@@ -1,8 +1,7 @@
-import type { Hex } from 'viem'
 import type { JobRider } from '../../../db/Ledger'
-import type { JobRow } from '../../../db/schema'
 import { fees } from '../../chain/head'
 import * as Receipt from '../../chain/receipt'
+import { later } from '../read/refusals'
 import * as Gas from '../state/gas-budget'
 import {
   type ChainState,
@@ -29,8 +28,16 @@ export function createJobRunner(context: Context) {
      * nothing was written or sent. Rejects for an account that is no relayer of the network.
      */
     run: (job: Job, options: RunOptions) => run(context, job, options),
-    /** The state of a job, from the database. Undefined when it was never written. */
-    job: (id: string) => statusOf(context, id),
+    /**
+     * The state of a job, from the database, with the included transaction; before, the newest one sent.
+     * Undefined when it was never written.
+     */
+    async job(id: string) {
+      const row = await context.ledger.jobs.find(id)
+      if (!row) return undefined
+      const { state, transactionHash: transaction, blockNumber } = row
+      return { state, transaction, blockNumber: blockNumber ?? undefined }
+    },
     /**
      * Calls back with the id after every change of a job's state or newest transaction, also when a
      * reorganisation returns it to broadcast. May call without a change, so read the state.
@@ -41,17 +48,7 @@ export function createJobRunner(context: Context) {
 
 type RunOptions = { waitMs: number; rider?: JobRider }
 
-type Unavailable = Extract<JobEnd, { kind: 'unavailable' }>
-
-const tooBusy = unavailable('The relayer has too much under way; try again.', 2)
-
-/** The state of a job, from the database. */
-export type JobStatus = {
-  state: JobRow['state']
-  /** The included transaction; before, the newest one sent. */
-  transaction: Hex
-  blockNumber: bigint | undefined
-}
+const tooBusy = later('The relayer has too much under way; try again.', 2)
 
 /** Sends the job unless its id is known, and waits for its end. */
 async function run(context: Context, job: Job, options: RunOptions): Promise<JobEnd> {
@@ -62,14 +59,6 @@ async function run(context: Context, job: Job, options: RunOptions): Promise<Job
   }
   const spentMs = Math.max(0, context.now() - startedAt)
   return wait(context, job.id, Math.max(0, options.waitMs - spentMs))
-}
-
-/** Undefined when the job was never written. */
-async function statusOf({ ledger: { jobs } }: Context, id: string): Promise<JobStatus | undefined> {
-  const row = await jobs.find(id)
-  if (!row) return undefined
-  const { state, transactionHash: transaction, blockNumber } = row
-  return { state, transaction, blockNumber: blockNumber ?? undefined }
 }
 
 /** Queues the job and dispatches; the refusal, or undefined when it is sent. */
@@ -158,12 +147,12 @@ function chooseRelayer(
   context: Context,
   chain: ChainState,
   job: Job,
-): Relayer | Unavailable | undefined {
+): Relayer | JobRefusal | undefined {
   if (context.progress.isStopping || context.progress.signal.aborted || !chain.health.ready) {
-    return unavailable('The network cannot be used now; try again.', 5)
+    return later('The network cannot be used now; try again.', 5)
   }
   if (isOverBudget(context, chain, job)) {
-    return unavailable('The gas budget of today is spent; it starts again at 0:00 UTC.', 600)
+    return later('The gas budget of today is spent; it starts again at 0:00 UTC.', 600)
   }
   const costWei = job.gasLimit * fees(chain.head, chain.network.feeCapWei).maxFeeWei
   const able = relayersFor(chain, job).filter(
@@ -172,7 +161,7 @@ function chooseRelayer(
   const [first] = able.sort(
     (left, right) => Number(left.isLeaving) - Number(right.isLeaving) || left.open - right.open,
   )
-  if (!first) return unavailable('The relayer cannot pay for gas now; try again later.', 30)
+  if (!first) return later('The relayer cannot pay for gas now; try again later.', 30)
   return first.open < openMax ? first : undefined
 }
 
@@ -242,8 +231,4 @@ async function endOf({ ledger: { jobs } }: Context, id: string): Promise<JobEnd>
     case 'failed':
       return { kind: state, transaction, receipt: Receipt.deserialize(row.receipt ?? '') }
   }
-}
-
-function unavailable(detail: string, retryAfterSeconds: number): Unavailable {
-  return { kind: 'unavailable', detail, retryAfterSeconds }
 }

@@ -14,9 +14,11 @@ import {
   type Context,
   chainOf,
   type QueuedPayment,
+  type Relayer,
   type Requested,
   type Sent,
   type Signer,
+  type Slot,
   type Verdict,
 } from '../state/state'
 import { within } from '../state/wait'
@@ -25,6 +27,7 @@ import { type DeliverOnConfirm, type Outcome, RowsRefusedError, type Underway } 
 import { enqueue } from './queue'
 import { isReady } from './relayer'
 import * as Resolve from './resolve'
+import { resumeSlot } from './transaction'
 
 /**
  * The life of a payment whose money is not known yet:
@@ -199,8 +202,20 @@ function submit(
   return { admission, cancel: enqueue(context, chain, { ...entry, done }) }
 }
 
+/** Drives transactions that were written before, with their payments. False when they are being driven. */
+export function resumeSent(
+  context: Context,
+  chain: ChainState,
+  relayer: Relayer,
+  written: Pick<Slot, 'transactions' | 'members'>,
+): boolean {
+  const sent = resumeSlot(context, chain, relayer, written)
+  for (const each of sent ?? []) void follow(context, chain, each)
+  return sent !== undefined
+}
+
 /** Registers a payment that was sent, and decides what the end of its transaction means for it. */
-export function follow(context: Context, chain: ChainState, sent: Sent): Promise<Outcome> {
+function follow(context: Context, chain: ChainState, sent: Sent): Promise<Outcome> {
   return track(context, sent.member, () => conclude(context, chain, sent))
 }
 
@@ -367,10 +382,8 @@ async function latest(context: Context, payment: Payment): Promise<Outcome> {
     : { kind: 'pending', payment: stored }
 }
 
-const noSecond: Refusals.PaymentRefusal = {
-  kind: 'unavailable',
-  detail:
-    'A second node must confirm this amount, and none answers now; nothing is charged. Send the ' +
+const noSecond = Refusals.later(
+  'A second node must confirm this amount, and none answers now; nothing is charged. Send the ' +
     'same credential again.',
-  retryAfterSeconds: 10,
-}
+  10,
+)

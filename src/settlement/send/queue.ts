@@ -8,7 +8,7 @@ import * as Refusals from '../read/refusals'
 import * as Signature from '../read/signature'
 import { type Simulation, simulate } from '../read/simulate'
 import * as Gas from '../state/gas-budget'
-import { beginRead, type Payer, payerOf, releaseReservation, reserve } from '../state/payers'
+import { beginRead, type Payer, payerOf } from '../state/payers'
 import {
   type ChainState,
   type Context,
@@ -17,9 +17,8 @@ import {
   type QueuedPayment,
   type Relayer,
 } from '../state/state'
-import { reservedOf } from '../upto/ceilings'
 import { dispatch as dispatchJobs } from './jobs'
-import { facilitatorMax, isReady, makesRoom, openMax, pausedBy } from './relayer'
+import { canGive, facilitatorMax, isReady, openMax, pausedBy } from './relayer'
 import { prepare, writeAndSend } from './transaction'
 
 /*
@@ -147,7 +146,7 @@ function pumpNamed(context: Context, chain: ChainState): void {
       continue
     }
     const isFull = relayer.open + relayer.preparing >= openMax || !hasShare(relayer, queued)
-    if (isFull || makesRoom(relayer, relayers) || room(queued) <= 0) {
+    if (isFull || (relayer.isLeaving && canGive(relayers)) || room(queued) <= 0) {
       waiting.push(queued)
       continue
     }
@@ -173,8 +172,8 @@ function freeRelayer({ relayers, queue, network }: ChainState): Relayer | undefi
   let best: Relayer | undefined
   for (const relayer of relayers) {
     if (relayer.isReserved || pausedBy(relayer) !== undefined) continue
-    const isFull = relayer.isPreparing || relayer.open >= openMax
-    if (isFull || makesRoom(relayer, relayers)) continue
+    if (relayer.isPreparing || relayer.open >= openMax) continue
+    if (relayer.isLeaving && canGive(relayers)) continue
     if (!best || relayer.open < best.open) best = relayer
   }
   if (!best || best.open === 0) return best
@@ -311,8 +310,9 @@ async function sendTogether(
     const simulating = simulate(chain, relayer.address, batch, chainNow(context, chain))
     // A draft is signed while the node simulates, which takes longer. It saves nothing for payments that
     // name the relayer: these are prepared at the same time.
-    const isLone = queued.length === 1 && batch[0]?.transfer.upto === undefined
-    const draft = isLone ? prepare(context, chain, relayer, batch) : undefined
+    const [lone] = queued.length === 1 ? batch : []
+    const isDrafted = lone !== undefined && lone.transfer.upto === undefined
+    const draft = isDrafted ? prepare(context, chain, relayer, lone) : undefined
     const [simulations, eoas] = await Promise.all([simulating, findEoasAgain(chain, batch)])
     if (pausedBy(relayer) !== undefined || context.progress.signal.aborted) return batch
     const accepted = await accept(context, chain, batch, { simulations, eoas })
@@ -334,7 +334,7 @@ async function sendTogether(
     endRead()
     leave()
     for (const each of batch) {
-      if (each.reservation) releaseReservation(context.payers, each.transfer, each.reservation)
+      if (each.reservation) context.payers.release(each.transfer, each.reservation)
       each.reservation = undefined
     }
   }
@@ -420,7 +420,7 @@ async function accept(
       continue
     }
     queued.fundsAtomic = isCharge(queued) ? undefined : balance
-    queued.reservation = reserve(context.payers, transfer, payer)
+    queued.reservation = context.payers.reserve(transfer, payer)
     accepted.push(queued)
   }
   return accepted
@@ -446,8 +446,8 @@ function refuse(
   { payer, balance }: { payer: Payer; balance: bigint },
 ): Refusals.PaymentRefusal | undefined {
   const { request, transfer } = queued
-  const { reserved, failures } = context.payers
-  const ceiling = isCharge(queued) ? 0n : reservedOf(context.ceilings, transfer)
+  const { reserved, authorized, failures } = context.payers
+  const ceiling = isCharge(queued) ? 0n : authorized.of(transfer)
   if (reserved.of(transfer) + ceiling + transfer.amountAtomic > balance) return Refusals.underWay
   const waitSeconds = failures.waitSeconds(payer)
   if (waitSeconds > 0) return Refusals.lockedOut(waitSeconds)

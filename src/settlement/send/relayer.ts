@@ -4,7 +4,7 @@ import type { Fees } from '../../chain/head'
 import * as Transaction from '../../chain/transaction'
 import * as Crypto from '../../protocol/Crypto'
 import { readCount } from '../read/reads'
-import type { ChainState, Context, Relayer } from '../state/state'
+import type { ChainState, Relayer } from '../state/state'
 import { createTurn } from '../state/wait'
 
 export type Payload = {
@@ -73,11 +73,11 @@ export function pausedBy(relayer: Relayer): string | undefined {
 }
 
 /**
- * Whether an account takes no new payment, so that another process gets it: others here can send
- * meanwhile.
+ * Whether accounts that are leaving take no new payment, so that another process gets them: others here
+ * can send meanwhile.
  */
-export function makesRoom(relayer: Relayer, relayers: readonly Relayer[]): boolean {
-  return relayer.isLeaving && relayers.some((each) => !each.isLeaving && sells(each))
+export function canGive(relayers: readonly Relayer[]): boolean {
+  return relayers.some((each) => !each.isLeaving && sells(each))
 }
 
 function sells(relayer: Relayer): boolean {
@@ -89,12 +89,12 @@ export function isReady({ health, relayers }: Pick<ChainState, 'health' | 'relay
   return health.ready && relayers.some(sells)
 }
 
-/** Signs for a nonce without reserving it. */
+/** Signs for a nonce without reserving it. `at`: now, unix ms. */
 export function sign(
-  { now, network }: Pick<Context, 'now'> & Pick<ChainState, 'network'>,
+  { network }: Pick<ChainState, 'network'>,
   { address, privateKey }: Relayer,
   payload: Payload,
-  { nonce, maxFeeWei, maxTipWei }: { nonce: number } & Fees,
+  { nonce, at, maxFeeWei, maxTipWei }: { nonce: number; at: number } & Fees,
 ): TransactionRow {
   const { kind, product, to, gasLimit } = payload
   const price = { maxFeeWei, maxTipWei }
@@ -102,7 +102,6 @@ export function sign(
     { chainId: network.chainId, nonce, ...price, ...payload },
     privateKey,
   )
-  const at = now()
   return {
     hash,
     network: network.id,

@@ -1,3 +1,4 @@
+import type { Hex } from 'viem'
 import { storageCode } from '../../../db/fault'
 import type { Assignment } from '../../../db/Ledger'
 import type { Payment } from '../../../db/Payment'
@@ -27,7 +28,7 @@ const unansweredSeconds = 600n
  */
 export async function decide(
   context: Context,
-  { payment: { id }, requestId }: Pick<Underway, 'payment' | 'requestId'>,
+  { payment: { id }, requestId }: Subject,
   reason: Reason,
 ): Promise<Outcome> {
   const { payments } = context.ledger
@@ -49,7 +50,7 @@ export async function decide(
   }
 }
 
-type Subject = { payment: Payment; requestId: string | undefined }
+type Subject = Pick<Underway, 'payment' | 'requestId'>
 
 /** Throws when the chain does not decide. */
 async function judge(context: Context, subject: Subject, reason: Reason): Promise<Outcome> {
@@ -104,22 +105,34 @@ async function confirmOwn(
  * RpcError.
  */
 async function findOwn(
-  { ledger: { payments, transactions } }: Pick<Context, 'ledger'>,
-  chain: Pick<ChainState, 'network' | 'watch'> & { client: Pick<Node, 'call'> },
+  context: Context,
+  chain: PaidBy,
   payment: Payment,
 ): Promise<Assignment | undefined> {
-  for (const { hash, state } of await transactions.ofPayment(payment.id)) {
-    if (state === 'failed') continue
-    const receipt = await readReceipt(chain, hash)
-    if (!receipt?.success) continue
-    const taken = await payments.takenLogs(chain.network.id, hash)
-    const [found] = Receipt.findTransfers(receipt.logs, [payment.transfer])
-    const logIndex = found?.find((each) => !taken.has(each))
-    if (logIndex === undefined) continue
-    storeInclusion(chain, receipt)
-    return { transaction: hash, logIndex, blockNumber: receipt.blockNumber }
+  for (const { hash, state } of await context.ledger.transactions.ofPayment(payment.id)) {
+    const found = state === 'failed' ? undefined : await findPaid(context, chain, payment, hash)
+    if (found) return found
   }
   return undefined
+}
+
+type PaidBy = Pick<ChainState, 'network' | 'watch'> & { client: Pick<Node, 'call'> }
+
+/** The log of a transaction that pays, if a node shows it. Throws RpcFault or RpcError. */
+export async function findPaid(
+  { ledger: { payments } }: Context,
+  chain: PaidBy,
+  { transfer }: Payment,
+  hash: Hex,
+): Promise<Assignment | undefined> {
+  const receipt = await readReceipt(chain, hash)
+  if (!receipt?.success) return undefined
+  const taken = await payments.takenLogs(chain.network.id, hash)
+  const [found] = Receipt.findTransfers(receipt.logs, [transfer])
+  const logIndex = found?.find((each) => !taken.has(each))
+  if (logIndex === undefined) return undefined
+  storeInclusion(chain, receipt)
+  return { transaction: hash, logIndex, blockNumber: receipt.blockNumber }
 }
 
 async function expire(

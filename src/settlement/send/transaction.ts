@@ -1,3 +1,4 @@
+import type { Hex } from 'viem'
 import { storageCode } from '../../../db/fault'
 import type { Assignment, Inclusion, Launched } from '../../../db/Ledger'
 import type { Payment } from '../../../db/Payment'
@@ -8,14 +9,14 @@ import { isIdentified } from '../../chain/multicall'
 import * as Receipt from '../../chain/receipt'
 import * as Crypto from '../../protocol/Crypto'
 import { confirmations } from '../read/reads'
-import type { PaymentRefusal } from '../read/refusals'
 import { attributeFailure } from '../repair/attribution'
 import * as Gas from '../state/gas-budget'
-import { type Reservation, reserve } from '../state/payers'
+import type { Reservation } from '../state/payers'
 import {
   type ChainState,
   type Conclusion,
   type Context,
+  endReservation,
   type JobRefusal,
   type QueuedPayment,
   type Relayer,
@@ -55,14 +56,14 @@ export function prepare(
   { now }: Context,
   chain: ChainState,
   relayer: Relayer,
-  [first]: readonly QueuedPayment[],
+  first: QueuedPayment,
 ): TransactionRow | undefined {
   const nonce = freeNonce(relayer)
-  if (nonce === undefined || !first || first.code === 'contract') return undefined
+  if (nonce === undefined || first.code === 'contract') return undefined
   // Where a simulation reads the code, it shows that nearly all payers have none.
   const simulatedCode = chain.abilities.readsCode ? ('eoa' as const) : ('unknown' as const)
   const payload = payloadOf(chain, [{ ...first, simulatedCode }])
-  return sign({ now, network: chain.network }, relayer, payload, { nonce, ...feesNow(chain) })
+  return sign(chain, relayer, payload, { nonce, at: now(), ...feesNow(chain) })
 }
 
 /** Whether a draft is still what would be signed now; its fees allow for the block's change. */
@@ -85,19 +86,31 @@ function isCurrent(
  * or whose rows are refused, get that verdict. Returns the members that were sent, and those that
  * cannot be sent now, which are not written.
  */
-export function writeAndSend(context: Context, chain: ChainState, batch: Batch): Promise<Written> {
-  return batch.relayer.turn(async () => {
+export function writeAndSend(
+  context: Context,
+  chain: ChainState,
+  { relayer, ...batch }: Batch,
+): Promise<{ sent: readonly QueuedPayment[]; unsent: readonly QueuedPayment[] }> {
+  return relayer.turn(async () => {
     let { members } = batch
-    while (members.length > 0) {
-      if (pausedBy(batch.relayer) !== undefined || context.progress.signal.aborted) {
+    for (let [first] = members; first; [first] = members) {
+      if (pausedBy(relayer) !== undefined || context.progress.signal.aborted) {
         return { sent: [], unsent: members }
       }
-      const result = await writeOnce(context, chain, { ...batch, members })
-      if (result.kind === 'stored') {
-        follow(context, chain, result.slot, members)
-        return { sent: members, unsent: [] }
+      const { simulatedCode: code, request } = first
+      // Others may have used up the budget since it was accepted.
+      const refusal = isIdentified(code) && Gas.refuseCode(context, chain, request.purpose)
+      if (refusal) {
+        first.done(refusal)
+        members = members.slice(1)
+        continue
       }
-      const left = dropRefused(members, result)
+      const refused = await writeOnce(context, chain, { ...batch, relayer, members })
+      if (refused === undefined) return { sent: members, unsent: [] }
+      const verdicts = members.map(({ request: { id } }) => verdictOn(refused, id))
+      for (const [index, verdict] of verdicts.entries()) if (verdict) members[index]?.done(verdict)
+      // The others of the batch stay.
+      const left = members.filter((_, index) => verdicts[index] === undefined)
       if (left.length === members.length)
         throw new Error('a launch was refused for no member of it')
       members = left
@@ -106,45 +119,36 @@ export function writeAndSend(context: Context, chain: ChainState, batch: Batch):
   })
 }
 
-type Written = { sent: readonly QueuedPayment[]; unsent: readonly QueuedPayment[] }
+type Refused = Exclude<Launched, { kind: 'stored' }>
 
-type Result =
-  | { kind: 'stored'; slot: Slot }
-  | Exclude<Launched, { kind: 'stored' }>
-  /** The budget of the first member is spent, so nothing was written. */
-  | { kind: 'over-budget'; refusal: PaymentRefusal }
-
-/** Occupies the slot before it is written, so that the budgets count it. */
-async function writeOnce(context: Context, chain: ChainState, batch: Batch): Promise<Result> {
+/** Writes the members with their transaction, and sends it. Undefined when it is sent. */
+async function writeOnce(
+  context: Context,
+  chain: ChainState,
+  batch: Batch,
+): Promise<Refused | undefined> {
   const { relayer, members, knownBlock } = batch
-  const { ledger, now } = context
+  const transaction = signBatch(context, chain, batch)
   const code = members[0]?.simulatedCode ?? 'unknown'
-  // Others may have used up the budget since it was accepted.
-  const refusal =
-    members[0] && isIdentified(code) && Gas.refuseCode(context, chain, members[0].request.purpose)
-  if (refusal) return { kind: 'over-budget', refusal }
-  const row = signBatch(context, chain, batch)
-  const slot = occupy(relayer, [row], { code })
-  const at = now()
+  const slot = occupy(relayer, [transaction], { code })
+  const at = context.now()
   const input = {
-    transaction: row,
+    transaction,
     fresh: members
       .filter(({ payment }) => payment === undefined)
       .map((member) => ({
-        row: sentRow(member, row, { knownBlock, at }),
+        row: rowOf({ ...member.request, transfer: member.transfer }, transaction.hash, {
+          knownBlock,
+          at,
+        }),
         rows: member.request.rows,
         fundsAtomic: member.fundsAtomic,
       })),
     again: members.flatMap(({ payment }) => payment ?? []),
   }
-  const launched = await ledger.settling.launch(input).catch((error: unknown) => {
-    vacate(slot)
-    throw error
-  })
-  if (launched.kind !== 'stored') {
-    vacate(slot)
-    return launched
-  }
+  const writing = context.ledger.settling.launch(input)
+  const launched = await unlessRefused(slot, writing, ({ kind }) => kind === 'stored')
+  if (launched.kind !== 'stored') return launched
   const payments = new Map(launched.payments.map((payment) => [payment.id, payment]))
   slot.members = members.map(({ request, deliverOnConfirm }): Underway => {
     const payment = payments.get(request.id)
@@ -152,7 +156,8 @@ async function writeOnce(context: Context, chain: ChainState, batch: Batch): Pro
     return { payment, requestId: request.requestId, deliverOnConfirm }
   })
   slot.validBefore = lastOf(slot.members)
-  return { kind: 'stored', slot }
+  follow(context, chain, slot, members)
+  return undefined
 }
 
 /** Sends the transaction, and reports to each member that it is sent. */
@@ -167,7 +172,7 @@ function follow(
   for (const [index, sent] of launch(context, chain, slot, reservations).entries()) {
     const ceiling = context.ceilings.get(sent.member.payment.id)
     // The payment reserves the charge from now on.
-    if (ceiling) ceiling.isReserved = false
+    if (ceiling) endReservation(context, ceiling)
     queued[index]?.done({ kind: 'sent', ...sent })
   }
 }
@@ -181,37 +186,15 @@ function signBatch({ now }: Context, chain: ChainState, batch: Batch): Transacti
   if (draft && isCurrent(draft, chain, { nonce, gasLimit })) return draft
   // The fees that the payer's code was simulated with, or the present ones.
   const price = members[0]?.fees ?? feesNow(chain)
-  return sign({ now, network: chain.network }, relayer, payload, { nonce, ...price })
+  return sign(chain, relayer, payload, { nonce, at: now(), ...price })
 }
 
-/** Reports the refusal to members that cannot be written. The others of the batch stay. */
-function dropRefused(
-  members: readonly QueuedPayment[],
-  result: Exclude<Result, { kind: 'stored' }>,
-): QueuedPayment[] {
-  return members.filter((member, index) => {
-    const verdict = verdictOn(result, member, index)
-    if (verdict) member.done(verdict)
-    return verdict === undefined
-  })
-}
-
-function verdictOn(
-  result: Exclude<Result, { kind: 'stored' }>,
-  { request: { id } }: QueuedPayment,
-  index: number,
-): Verdict | undefined {
-  switch (result.kind) {
-    case 'known': {
-      // UNIQUE on the money decides: what was written before is not sent a second time.
-      const payment = result.payments.get(id)
-      return payment && { kind: 'known', payment }
-    }
-    case 'refused':
-      return result.ids.includes(id) ? { kind: 'rows-refused', reason: result.reason } : undefined
-    case 'over-budget':
-      return index === 0 ? result.refusal : undefined
-  }
+function verdictOn(refused: Refused, id: string): Verdict | undefined {
+  if (refused.kind === 'refused')
+    return refused.ids.includes(id) ? { kind: 'rows-refused', reason: refused.reason } : undefined
+  // UNIQUE on the money decides: what was written before is not sent a second time.
+  const payment = refused.payments.get(id)
+  return payment && { kind: 'known', payment }
 }
 
 function payloadOf(chain: ChainState, members: readonly QueuedPayment[]): Payload {
@@ -248,8 +231,7 @@ export async function writeAndSendJob(
   if (nonce === undefined) throw new Error('the relayer has no nonce')
   const { to, data, isCreation = false } = sentBy(job, relayer, nonce)
   const payload = { kind: kinds[kind], product, to, data, isCreation, valueWei, gasLimit }
-  const signing = { now, network: chain.network }
-  const transaction = sign(signing, relayer, payload, { nonce, ...feesNow(chain) })
+  const transaction = sign(chain, relayer, payload, { nonce, at: now(), ...feesNow(chain) })
   const row: JobRow = {
     id,
     kind,
@@ -268,17 +250,14 @@ export async function writeAndSendJob(
   }
   const slot = occupy(relayer, [transaction], { job: row })
   const writing = ledger.settling.launchJob({ transaction, job: row, rider })
-  const reason = await writing.catch(async (error: unknown) => {
-    vacate(slot)
+  const deciding = unlessRefused(slot, writing, (refusal) => refusal === undefined)
+  const reason = await deciding.catch(async (error: unknown) => {
     // Another process may have written the same id since the read: then wait for that one.
     if (await ledger.jobs.find(id).catch(() => undefined)) return 'written' as const
     throw error
   })
   if (reason === 'written') return undefined
-  if (reason !== undefined) {
-    vacate(slot)
-    return { kind: 'refused', reason }
-  }
+  if (reason !== undefined) return { kind: 'refused', reason }
   context.log('job-sent', { job: id, network, transaction: transaction.hash })
   launch(context, chain, slot)
   return undefined
@@ -305,7 +284,7 @@ function freeNonce(relayer: Relayer): number | undefined {
 
 /**
  * Adds a slot to its relayer, before it is written, so that budgets count it. In a turn of the relayer;
- * `vacate` when the write fails, so that it leaves no gap.
+ * Write it by `unlessRefused`, which leaves no gap when the write fails.
  */
 function occupy(
   relayer: Relayer,
@@ -323,7 +302,22 @@ function occupy(
   return slot
 }
 
-/** Removes a slot that was not written. Call in the turn that occupied it. */
+/** The result of a write. The slot is removed in the same turn when nothing was written. */
+async function unlessRefused<T>(
+  slot: Slot,
+  writing: Promise<T>,
+  isWritten: (result: T) => boolean,
+): Promise<T> {
+  let isStored = false
+  try {
+    const result = await writing
+    isStored = isWritten(result)
+    return result
+  } finally {
+    if (!isStored) vacate(slot)
+  }
+}
+
 function vacate(slot: Slot): void {
   const { relayer, nonce } = slot
   relayer.slots.delete(nonce)
@@ -341,7 +335,7 @@ function countOpen({ relayer, transactions: [first] }: Slot, by: 1 | -1): void {
  * Drives transactions that were written before, to their end: those of one account nonce,
  * oldest first. Undefined when they are being driven.
  */
-export function resume(
+export function resumeSlot(
   context: Context,
   chain: ChainState,
   relayer: Relayer,
@@ -359,15 +353,11 @@ export async function cancelNonce(
   relayer: Relayer,
   nonce: number,
 ): Promise<void> {
-  const price = { nonce, ...feesNow(chain) }
-  const { now } = context
-  const { network } = chain
-  const transaction = sign({ now, network }, relayer, cancellation(relayer), price)
+  const price = { nonce, at: context.now(), ...feesNow(chain) }
+  const transaction = sign(chain, relayer, cancellation(relayer), price)
   const slot = occupy(relayer, [transaction], {})
-  await context.ledger.settling.launch({ transaction, fresh: [], again: [] }).catch((error) => {
-    vacate(slot)
-    throw error
-  })
+  const writing = context.ledger.settling.launch({ transaction, fresh: [], again: [] })
+  await unlessRefused(slot, writing, () => true)
   launch(context, chain, slot)
 }
 
@@ -398,7 +388,7 @@ function launch(
   const reserved = members.map((member, index) => {
     const { transfer } = member.payment
     const payer = { address: transfer.payer, code: 'unknown' as const, isNew: false }
-    return { member, ...(reservations[index] ?? reserve(payers, transfer, payer)) }
+    return { member, ...(reservations[index] ?? payers.reserve(transfer, payer)) }
   })
   const conclusion = conclude(context, chain, slot).finally(() => releaseLater(context, slot))
   const driving = conclusion
@@ -446,12 +436,8 @@ async function conclude(context: Context, chain: ChainState, slot: Slot): Promis
       continue
     }
     storeInclusion(chain, receipt)
-    let recorded: Recorded
-    try {
-      recorded = await recordSurely(context, chain, slot, receipt)
-    } finally {
-      relayer.slots.delete(slot.nonce)
-    }
+    const recording = record(context, chain, slot, receipt)
+    const recorded = await recording.finally(() => relayer.slots.delete(slot.nonce))
     const { paid, unpaid, included } = recorded
     const payments = members.map(({ payment }) => payment)
     const failed = payments.filter(({ id }) => unpaid.has(id))
@@ -482,32 +468,8 @@ async function giveUp(
   return { ...nothing, unpaid: new Map(ids.map((id) => [id, reason])), isAgain: true }
 }
 
-type Recorded = Pick<Conclusion, 'paid' | 'unpaid'> & { included: TransactionRow }
-
 /** Pause between two attempts to record an end, ms. */
 const recordAgainMs = 250
-
-/**
- * After a failover the database may lack the slot. It is then restored from memory, so it stays there
- * until its end is written. A file has what was written, so with SQLite the next sweep reads it.
- */
-async function recordSurely(
-  context: Context,
-  chain: ChainState,
-  slot: Slot,
-  receipt: Receipt.Receipt,
-): Promise<Recorded> {
-  const { ledger, progress } = context
-  for (;;) {
-    try {
-      return await record(context, chain, slot, receipt)
-    } catch (error) {
-      const isGone = ledger.lanes.isShared && storageCode(error) !== undefined
-      if (!isGone || progress.signal.aborted) throw error
-      await pause(recordAgainMs, progress.signal)
-    }
-  }
-}
 
 /** Assigns one Transfer log of the receipt to each payment, all in one commit. */
 async function record(
@@ -515,7 +477,7 @@ async function record(
   chain: ChainState,
   slot: Slot,
   receipt: Receipt.Receipt,
-): Promise<Recorded> {
+): Promise<Pick<Conclusion, 'paid' | 'unpaid'> & { included: TransactionRow }> {
   const { members } = slot
   const included = slot.transactions.find(({ hash }) => hash === receipt.hash)
   if (!included) throw new Error(`${receipt.hash} is not of this slot`)
@@ -525,12 +487,7 @@ async function record(
     receipt.success && included.kind !== 'cancel'
       ? 'invalid_exact_evm_transfer_event_mismatch'
       : 'invalid_exact_evm_transaction_failed'
-  const ends = await commit(
-    context,
-    slot,
-    inclusionOf(context, slot, { receipt, included }),
-    receipt,
-  )
+  const ends = await commitSurely(context, slot, included, receipt)
   for (const [index, { payment }] of members.entries()) {
     const confirmed = ends[index]
     if (confirmed) paid.set(payment.id, confirmed)
@@ -573,7 +530,30 @@ function inclusionOf(
   }
 }
 
-/** The confirmed payments, in the order of the members. */
+/**
+ * The confirmed payments, in the order of the members. After a failover the database may lack the slot. It
+ * is then restored from memory, so it stays there until its end is written. A file has what was written, so
+ * with SQLite the next sweep reads it.
+ */
+async function commitSurely(
+  context: Context,
+  slot: Slot,
+  included: TransactionRow,
+  receipt: Receipt.Receipt,
+): Promise<readonly (Payment | undefined)[]> {
+  const { signal } = context.progress
+  for (;;) {
+    try {
+      const inclusion = inclusionOf(context, slot, { receipt, included })
+      return await commit(context, slot, inclusion, receipt)
+    } catch (error) {
+      const isGone = context.ledger.lanes.isShared && storageCode(error) !== undefined
+      if (!isGone || signal.aborted) throw error
+      await pause(recordAgainMs, signal)
+    }
+  }
+}
+
 async function commit(
   { ledger }: Pick<Context, 'ledger'>,
   { members, code }: Slot,
@@ -616,19 +596,6 @@ function feesNow({ head, network }: ChainState): Fees {
   return fees(head, network.feeCapWei)
 }
 
-/** The row of a payment that is sent with a transaction. */
-function sentRow(
-  { request, transfer }: QueuedPayment,
-  { hash }: TransactionRow,
-  { knownBlock, at }: { knownBlock: bigint; at: number },
-): PaymentRow {
-  return {
-    ...rowOf({ ...request, transfer }, knownBlock, at),
-    state: 'broadcast',
-    transactionHash: hash,
-  }
-}
-
 /** The row of a payment that an external transaction has settled. */
 export function externalRow(
   request: Requested,
@@ -636,22 +603,16 @@ export function externalRow(
   knownBlock: bigint,
   at: number,
 ): PaymentRow {
-  return {
-    ...rowOf(request, knownBlock, at),
-    state: 'confirmed',
-    transactionHash: transaction,
-    logIndex,
-    blockNumber,
-    confirmedAt: at,
-  }
+  const row = rowOf(request, transaction, { knownBlock, at })
+  return { ...row, state: 'confirmed', logIndex, blockNumber, confirmedAt: at }
 }
 
-/** The row of a payment for which no transaction of ours was written. */
+/** The row of a payment that is sent with a transaction. */
 function rowOf(
   { id, transfer, purpose, receivedAt }: Requested,
-  knownBlock: bigint,
-  at: number,
-): Omit<PaymentRow, 'state' | 'transactionHash'> {
+  transactionHash: Hex,
+  { knownBlock, at }: { knownBlock: bigint; at: number },
+): PaymentRow {
   return {
     id,
     ...transfer,
@@ -661,6 +622,8 @@ function rowOf(
     credentialHash: purpose.credentialHash ?? null,
     receivedAt,
     knownBlock,
+    state: 'broadcast',
+    transactionHash,
     logIndex: null,
     blockNumber: null,
     delivery: 'none',

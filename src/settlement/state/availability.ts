@@ -15,12 +15,12 @@ import { type ChainState, type Context, chainOf, type Relayer } from './state'
 export type Status = {
   network: Network.Id
   ready: boolean
-  reason?: string
+  reason?: string | undefined
   /** What an operator must do about the reason, where it is known. */
-  remedy?: string
+  remedy?: string | undefined
   /** The first relayer; `relayers` has all. */
   relayer: Address
-  balanceWei?: bigint
+  balanceWei?: bigint | undefined
   /** How far our clock may be ahead of the chain's, ms; infinite where the blocks give no bound. */
   clockAheadMs: Ahead
   relayers: readonly RelayerStatus[]
@@ -30,13 +30,13 @@ export type Status = {
 export type RelayerStatus = {
   relayer: Address
   ready: boolean
-  reason?: string
-  remedy?: string
-  balanceWei?: bigint
+  reason?: string | undefined
+  remedy?: string | undefined
+  balanceWei?: bigint | undefined
   /** Wei to send to it, where it cannot pay for gas. */
-  fundWei?: bigint
+  fundWei?: bigint | undefined
   /** Its next free account nonce, once that was read. */
-  nonce?: number
+  nonce?: number | undefined
   /** Transactions that wait for a block. */
   inFlight: number
 }
@@ -99,16 +99,15 @@ export function createAvailability(context: Context) {
 function statusOf(context: Context, chain: ChainState): Status {
   const relayers = chain.relayers.map((relayer): RelayerStatus => {
     const reason = pausedBy(relayer)
-    const remedy = remedyFor(chain, relayer)
     return {
       relayer: relayer.address,
       ready: reason === undefined,
       inFlight: relayer.open,
-      ...(relayer.next === undefined ? {} : { nonce: relayer.next }),
-      ...fundOf(chain, relayer),
-      ...(reason === undefined ? {} : { reason }),
-      ...(remedy === undefined ? {} : { remedy }),
-      ...(relayer.balanceWei === undefined ? {} : { balanceWei: relayer.balanceWei }),
+      nonce: relayer.next,
+      fundWei: fundOf(chain, relayer),
+      reason,
+      remedy: remedyFor(chain, relayer),
+      balanceWei: relayer.balanceWei,
     }
   })
   const [first] = relayers
@@ -124,9 +123,9 @@ function statusOf(context: Context, chain: ChainState): Status {
     ready: works && fault === undefined,
     relayer: first.relayer,
     clockAheadMs: aheadOf(context, chain),
-    ...(reason === undefined ? {} : { reason }),
-    ...(reason === undefined || remedy === undefined ? {} : { remedy }),
-    ...(first.balanceWei === undefined ? {} : { balanceWei: first.balanceWei }),
+    reason,
+    remedy: reason && remedy,
+    balanceWei: first.balanceWei,
     relayers,
   }
 }
@@ -188,11 +187,10 @@ export function remedyFor(chain: ChainState, relayer: Relayer): string | undefin
   return remedyOfReason(pausedBy(relayer) ?? '')
 }
 
-function fundOf(chain: ChainState, relayer: Relayer): { fundWei?: bigint } {
+function fundOf(chain: ChainState, relayer: Relayer): bigint | undefined {
   const { balanceWei } = relayer
-  if (balanceWei === undefined || !isUnfunded(relayer)) return {}
-  const { gas } = costOf(chain)
-  return { fundWei: Funding.amountOf(balanceWei, chain.network, chain.head, gas) }
+  if (balanceWei === undefined || !isUnfunded(relayer)) return undefined
+  return Funding.amountOf(balanceWei, chain.network, chain.head, costOf(chain).gas)
 }
 
 /** Typical gas by the preferred method, used until a payment was observed. */

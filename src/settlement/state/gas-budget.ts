@@ -7,7 +7,7 @@ import * as Amount from '../../protocol/Amount'
 import * as Counterfactual from '../../protocol/Counterfactual'
 import { dayMs } from '../../protocol/Time'
 import type { Transfer } from '../../protocol/Transfer'
-import type { PaymentRefusal } from '../read/refusals'
+import { later, type PaymentRefusal } from '../read/refusals'
 import type { ChainState, Context, Slot } from './state'
 
 /** Margin for new storage (a payee's first money, a new word of nonces) above recent use. */
@@ -21,8 +21,6 @@ const deployGas = 1_000_000n
 const budgetParts = 10n
 
 type Call = Pick<Transfer, 'method' | 'permit2612' | 'upto'>
-type Clock = Pick<Context, 'now'>
-type Spending = Clock & { ledger: Pick<Context['ledger'], 'gas'> }
 
 /**
  * Gas limit of a payment that is sent alone. Unused gas costs nothing, and the limit bounds a
@@ -88,7 +86,7 @@ export function givenWei({ kind, valueWei }: Pick<JobRow, 'kind' | 'valueWei'>):
 
 /** Whether a product has spent its gas budget of the day of `at` (unix ms). Reads memory only. */
 export function isSpent(
-  { ledger }: Pick<Spending, 'ledger'>,
+  { ledger }: Context,
   { network }: Pick<ChainState, 'network'>,
   product: Product,
   at: number,
@@ -101,7 +99,7 @@ export function isSpent(
  * included count as spent, so that concurrent ones cannot exceed the budget together.
  */
 export function refuseBudget(
-  context: Spending,
+  context: Context,
   chain: ChainState,
   { product }: Pick<Purpose, 'product'>,
 ): PaymentRefusal | undefined {
@@ -109,11 +107,10 @@ export function refuseBudget(
   const spentWei = context.ledger.gas.spentOn(network.id, product, context.now())
   const mostWei = network.gasPerDayWei[product]
   if (spentWei >= mostWei)
-    return spent('The gas budget of today is spent; it starts again at 0:00 UTC.')
+    return later('The gas budget of today is spent; it starts again at 0:00 UTC.', 600)
   const open = underWayWei(chain, product)
   if (open === 0n || open + spentWei < mostWei) return undefined
-  const detail = 'Transactions under way may spend the gas budget of today; try again.'
-  return { kind: 'unavailable', detail, retryAfterSeconds: 2 }
+  return later('Transactions under way may spend the gas budget of today; try again.', 2)
 }
 
 /**
@@ -121,7 +118,7 @@ export function refuseBudget(
  * of the transaction even when its simulation passed. Other payers are not affected.
  */
 export function refuseCode(
-  { ledger, now }: Spending,
+  { ledger, now }: Context,
   chain: ChainState,
   { product }: Pick<Purpose, 'product'>,
 ): PaymentRefusal | undefined {
@@ -131,14 +128,10 @@ export function refuseCode(
   const detail =
     'Failed payments of wallets with code have spent the gas that they may cost today: pay from an ' +
     'account without code, or tomorrow (UTC).'
-  if (wasted > 0n && wasted >= most) return spent(detail)
+  if (wasted > 0n && wasted >= most) return later(detail, 600)
   const open = underWayWei(chain, product, ({ code }) => isIdentified(code))
   if (open === 0n || wasted + open < most) return undefined
-  return {
-    kind: 'unavailable',
-    detail: 'Payments of wallets with code are under way; send the same credential again.',
-    retryAfterSeconds: 2,
-  }
+  return later('Payments of wallets with code are under way; send the same credential again.', 2)
 }
 
 /** Cost of a product's transactions under way if each uses its gas limit. */
@@ -160,10 +153,6 @@ function underWayWei(
   return wei
 }
 
-function spent(detail: string): PaymentRefusal {
-  return { kind: 'unavailable', detail, retryAfterSeconds: 600 }
-}
-
 /**
  * Whether payments of a product may share transactions. An account without code can delegate, in
  * the same block, to code that uses all gas, at almost no cost to its owner. Once batches have
@@ -171,7 +160,7 @@ function spent(detail: string): PaymentRefusal {
  * only its own limit. Kept in memory: a restart resets it.
  */
 export function mayShare(
-  { now }: Clock,
+  { now }: Context,
   { network, gas }: Pick<ChainState, 'network' | 'gas'>,
   product: Product,
 ): boolean {
@@ -181,7 +170,7 @@ export function mayShare(
 
 /** Adds the gas of a batch that failed. */
 export function addWasted(
-  { now }: Clock,
+  { now }: Context,
   { gas: { wasted } }: Pick<ChainState, 'gas'>,
   product: Product,
   wei: bigint,

@@ -23,19 +23,13 @@ export async function start(context: Context, onTaken: () => void): Promise<void
     release: (lane) => release(context, lane),
     keep: (lane) => keep(context, lane),
   })
-  for (const chain of context.chains.values()) announceFirst(context, chain)
-}
-
-/** Logs the state of a network once this process has looked for its accounts. */
-function announceFirst(context: Context, chain: ChainState): void {
-  const { health, relayers } = chain
-  if (!health.isQuiet) return
-  health.isQuiet = false
-  Health.announce(
-    context,
-    chain,
-    relayers.map(() => 'not checked yet'),
-  )
+  // Logs the state of each network once this process has looked for its accounts.
+  for (const chain of context.chains.values()) {
+    if (!chain.health.isQuiet) continue
+    chain.health.isQuiet = false
+    const before = chain.relayers.map(() => 'not checked yet')
+    Health.announce(context, chain, before)
+  }
 }
 
 /** Drives what an earlier holder left open, then lets the relayer sign. */

@@ -19,20 +19,7 @@ type Labels = Readonly<Record<string, string>>
 type Counter = { inc(labels?: Labels, by?: number): void }
 type Gauge = { set(value: number, labels?: Labels): void }
 
-/** Events that settlement reports while it runs. */
-export type Metrics = {
-  /** A caller got its outcome. `seconds`: since the request arrived. */
-  settled(payment: Pick<Payment, 'transfer' | 'purpose'>, outcome: Outcome, seconds: number): void
-  /** A transaction with this many payments is sent for the first time. */
-  batched(network: string, size: number): void
-  replaced(network: string): void
-  /** The money of a payment has arrived. Settlements for other servers are not counted. */
-  paid(payment: Pick<Payment, 'transfer' | 'purpose'>): void
-  reorged(network: string, payments: number): void
-  failed(network: string): void
-  /** A charge by use was written, or was given up. */
-  charged(network: string, outcome: ChargeOutcome): void
-}
+type Paid = Pick<Payment, 'transfer' | 'purpose'>
 
 /** `failed`: by the payer's doing. `lost`: its time ended before it was settled. */
 export type ChargeOutcome = 'metered' | 'void' | 'failed' | 'lost'
@@ -67,104 +54,83 @@ export type Sources = {
 const secondsBuckets = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30]
 const sizeBuckets = [1, 2, 4, 8, 16, 32, 64, 128]
 
+/** Events that settlement reports while it runs. */
+export type Metrics = ReturnType<typeof createMetrics>
+
 /** Registers all metrics once. */
-export function createMetrics(meter: Meter, sources: Sources): Metrics {
-  const payments = meter.counter('payments_total', 'Settlements asked for, by how they ended.', [
-    'network',
-    'protocol',
-    'outcome',
-  ])
-  const seconds = meter.histogram(
-    'settle_seconds',
-    'Time from a request with a credential to its confirmation.',
-    secondsBuckets,
-    ['network'],
-  )
-  const sizes = meter.histogram('batch_size', 'Payments per settling transaction.', sizeBuckets, [
-    'network',
-  ])
-  const paid = meter.counter(
-    'paid_usd_total',
-    'USD of confirmed payments, as if 1 stablecoin were 1 USD. The merchant stock includes what is swapped for shares.',
-    ['network', 'merchant'],
-  )
-  const replaced = meter.counter(
-    'replaced_transactions_total',
-    'Transactions sent again with higher fees.',
-    ['network'],
-  )
-  const reorged = meter.counter(
-    'reorged_payments_total',
-    'Confirmed payments whose transaction a reorganisation removed.',
-    ['network'],
-  )
-  const failed = meter.counter(
-    'failed_payments_total',
-    'Payments with a proven signature that cost gas and did not pay.',
-    ['network'],
-  )
-  const charges = meter.counter('charges_total', 'Charges by use (x402 upto), by their outcome.', [
-    'network',
-    'outcome',
-  ])
+export function createMetrics(meter: Meter, sources: Sources) {
+  const counter = (name: string, help: string, ...labels: string[]) =>
+    meter.counter(name, help, labels)
+  const asked = 'Settlements asked for, by how they ended.'
+  const payments = counter('payments_total', asked, 'network', 'protocol', 'outcome')
+  const waited = 'Time from a request with a credential to its confirmation.'
+  const seconds = meter.histogram('settle_seconds', waited, secondsBuckets, ['network'])
+  const size = 'Payments per settling transaction.'
+  const sizes = meter.histogram('batch_size', size, sizeBuckets, ['network'])
+  const usd =
+    'USD of confirmed payments, as if 1 stablecoin were 1 USD. The merchant stock includes what is swapped for shares.'
+  const paid = counter('paid_usd_total', usd, 'network', 'merchant')
+  const again = 'Transactions sent again with higher fees.'
+  const replaced = counter('replaced_transactions_total', again, 'network')
+  const removed = 'Confirmed payments whose transaction a reorganisation removed.'
+  const reorged = counter('reorged_payments_total', removed, 'network')
+  const unpaid = 'Payments with a proven signature that cost gas and did not pay.'
+  const failed = counter('failed_payments_total', unpaid, 'network')
+  const byUse = 'Charges by use (x402 upto), by their outcome.'
+  const charges = counter('charges_total', byUse, 'network', 'outcome')
   meter.onRender(observer(meter, sources))
   return {
-    settled({ transfer: { network }, purpose: { protocol } }, outcome, duration) {
+    /** A caller got its outcome. `duration`: seconds since the request arrived. */
+    settled(
+      { transfer: { network }, purpose: { protocol } }: Paid,
+      outcome: Outcome,
+      duration: number,
+    ): void {
       payments.inc({ network, protocol, outcome: outcome.kind })
       if (outcome.kind === 'confirmed') seconds.observe(Math.max(0, duration), { network })
     },
-    batched: (network, size) => sizes.observe(size, { network }),
-    paid({ transfer: { network, amountAtomic }, purpose: { product, merchant } }) {
+    /** A transaction with this many payments is sent for the first time. */
+    batched: (network: string, size: number) => sizes.observe(size, { network }),
+    /** The money of a payment has arrived. Settlements for other servers are not counted. */
+    paid({ transfer: { network, amountAtomic }, purpose: { product, merchant } }: Paid): void {
       if (product === 'facilitator') return
       paid.inc(
         { network, merchant: product === 'desk' ? 'stock' : merchant },
         Number(amountAtomic) / 1e6,
       )
     },
-    replaced: (network) => replaced.inc({ network }),
-    reorged: (network, count) => reorged.inc({ network }, count),
-    failed: (network) => failed.inc({ network }),
-    charged: (network, outcome) => charges.inc({ network, outcome }),
+    replaced: (network: string) => replaced.inc({ network }),
+    reorged: (network: string, count: number) => reorged.inc({ network }, count),
+    failed: (network: string) => failed.inc({ network }),
+    /** A charge by use was written, or was given up. */
+    charged: (network: string, outcome: ChargeOutcome) => charges.inc({ network, outcome }),
   }
 }
 
 /** Reads totals that other modules keep. */
 function observer(meter: Meter, sources: Sources): () => void {
-  const calls = totals(meter.counter('rpc_calls_total', 'JSON-RPC calls.', ['network', 'method']))
-  const faults = totals(
-    meter.counter('rpc_faults_total', 'JSON-RPC calls without a usable answer.', [
-      'network',
-      'method',
-    ]),
-  )
-  const ready = meter.gauge('network_ready', 'Whether a network can settle.', ['network'])
-  const heads = meter.gauge('new_heads_live', 'Whether new blocks are announced.', ['network'])
-  const skew = meter.gauge(
-    'clock_skew_seconds',
-    'Seconds by which blocks prove the clock of this machine ahead; below 0: behind.',
-    ['network'],
-  )
-  const paused = states(
-    meter.gauge('relayer_paused', 'Relayers that send nothing new, with the reason.', [
-      'network',
-      'relayer',
-      'reason',
-    ]),
-  )
-  const relayer = ['network', 'relayer']
-  const inFlight = meter.gauge('relayer_transactions', 'Transactions under way.', relayer)
-  const balance = meter.gauge('relayer_balance_wei', 'Balance of a relayer for gas.', relayer)
-  const day = ['network', 'product']
-  const spent = meter.gauge('gas_spent_today_wei', 'Gas spent this UTC day.', day)
-  const budget = meter.gauge('gas_budget_wei', 'Gas that a UTC day may cost.', day)
-  const pending = states(
-    meter.gauge('pending_payments', 'Payments sent and not confirmed.', ['network']),
-  )
-  const risk = meter.gauge(
-    'merchant_losses_usd',
-    'Answers by upto beyond what their payers have paid: open ones, and those lost within a day.',
-    ['merchant'],
-  )
+  const gauge = (name: string, help: string, ...labels: string[]) => meter.gauge(name, help, labels)
+  const method = ['network', 'method']
+  const calls = totals(meter.counter('rpc_calls_total', 'JSON-RPC calls.', method))
+  const unusable = 'JSON-RPC calls without a usable answer.'
+  const faults = totals(meter.counter('rpc_faults_total', unusable, method))
+  const ready = gauge('network_ready', 'Whether a network can settle.', 'network')
+  const heads = gauge('new_heads_live', 'Whether new blocks are announced.', 'network')
+  const ahead = 'Seconds by which blocks prove the clock of this machine ahead; below 0: behind.'
+  const skew = gauge('clock_skew_seconds', ahead, 'network')
+  const why = 'Relayers that send nothing new, with the reason.'
+  const paused = states(gauge('relayer_paused', why, 'network', 'relayer', 'reason'))
+  const open = 'Transactions under way.'
+  const inFlight = gauge('relayer_transactions', open, 'network', 'relayer')
+  const balanceOf = 'Balance of a relayer for gas.'
+  const balance = gauge('relayer_balance_wei', balanceOf, 'network', 'relayer')
+  const spent = gauge('gas_spent_today_wei', 'Gas spent this UTC day.', 'network', 'product')
+  const budget = gauge('gas_budget_wei', 'Gas that a UTC day may cost.', 'network', 'product')
+  const unconfirmed = 'Payments sent and not confirmed.'
+  const pending = states(gauge('pending_payments', unconfirmed, 'network'))
+  const lost =
+    'Answers by upto beyond what their payers have paid: open ones, and those lost within a day.'
+  const risk = gauge('merchant_losses_usd', lost, 'merchant')
   return async () => {
     for (const [merchant, atomic] of sources.risks()) risk.set(Number(atomic) / 1e6, { merchant })
     const underWay = await sources.pending()

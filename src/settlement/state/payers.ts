@@ -13,10 +13,25 @@ export type Payers = ReturnType<typeof createPayers>
 
 /** `now` is unix ms; `failuresMax`: failures that a payer may have at once. */
 export function createPayers(now: () => number, failuresMax?: number, shared?: FailureLedger) {
+  const failures = createFailures(now, failuresMax, shared)
+  const reserved = createReservedAmounts()
   return {
-    failures: createFailures(now, failuresMax, shared),
+    failures,
     signers: createSigners(now),
-    reserved: createReservedAmounts(),
+    /** By payments. */
+    reserved,
+    /** By ceilings of the scheme `upto`. */
+    authorized: createReservedAmounts(),
+    /** Call it in the same turn of the event loop as the checks of balance and failures. */
+    reserve(transfer: Transfer, payer: Payer): Reservation {
+      reserved.add(transfer)
+      return { payer, leave: failures.begin(payer) }
+    },
+    /** Releases the reservation of a payment that is not sent. */
+    release(transfer: Transfer, { leave }: Reservation): void {
+      leave()
+      reserved.release(transfer)
+    },
   }
 }
 
@@ -60,26 +75,6 @@ export function beginRead({ reading }: { reading: Set<Promise<unknown>> }): () =
 
 /** The amount that a payment reserves, and its place among the open payments of the payer. */
 export type Reservation = { payer: Payer; leave: () => void }
-
-/** Call it in the same turn of the event loop as the checks of balance and failures. */
-export function reserve(
-  { reserved, failures }: Pick<Payers, 'reserved' | 'failures'>,
-  transfer: Transfer,
-  payer: Payer,
-): Reservation {
-  reserved.add(transfer)
-  return { payer, leave: failures.begin(payer) }
-}
-
-/** Releases the reservation of a payment that is not sent. */
-export function releaseReservation(
-  { reserved }: Pick<Payers, 'reserved'>,
-  transfer: Transfer,
-  { leave }: Reservation,
-): void {
-  leave()
-  reserved.release(transfer)
-}
 
 /** Most failures that new payers with the same code have together. */
 const sharedMax = 100
@@ -183,30 +178,15 @@ function createFailureBuckets(now: () => number, shared: FailureLedger) {
   }
   const ms = (key: string) => Math.max(until(fullAt.get(key) ?? 0), until(shared.fullAt(key)))
 
-  /**
-   * Drops expired entries. Each entry cost a failed transaction, so the gas budget bounds their
-   * number.
-   */
-  const dropExpired = () => {
-    const time = now()
-    for (const [key, at] of fullAt) if (at <= time) fullAt.delete(key)
-    for (const [key] of fullAt) {
-      if (fullAt.size <= payersMax) return
-      fullAt.delete(key)
-    }
-  }
-
   return {
     ms,
     /** Adds a failure to buckets of these sizes. It expires after its part of the window. */
     add(failures: readonly { key: string; size: number }[]): void {
       for (const { key, size } of failures) {
         const next = now() + Math.min(ms(key) + windowMs / size, windowMs)
-        // Keep the order of insertion: the oldest are dropped first.
-        fullAt.delete(key)
-        fullAt.set(key, next)
+        // Each entry cost a failed transaction, so the gas budget bounds their number, too.
+        keep(fullAt, key, next, payersMax)
       }
-      if (fullAt.size > payersMax) dropExpired()
       const added = failures.map(({ key, size }) => ({ key, ms: windowMs / size }))
       // When the database is away, the failure counts at this process only.
       shared.add(added, windowMs).catch(() => undefined)
@@ -304,6 +284,6 @@ function createReservedAmounts() {
 }
 
 /** A payer of one asset. */
-export function payerKey({ network, asset, payer }: Transfer): string {
+function payerKey({ network, asset, payer }: Transfer): string {
   return `${network}/${asset}/${payer}`
 }

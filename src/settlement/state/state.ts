@@ -449,6 +449,12 @@ export function unattended(payment: Payment): Underway {
   return { payment, requestId: undefined, deliverOnConfirm: undefined }
 }
 
+/** Ends what a ceiling reserves of the balance of its payer. May be called again. */
+export function endReservation({ payers }: Pick<Context, 'payers'>, ceiling: Ceiling): void {
+  if (ceiling.isReserved) payers.authorized.release(ceiling.transfer)
+  ceiling.isReserved = false
+}
+
 /** Stores the block of a transaction, which saves reading it again. */
 export function storeInclusion(
   { watch }: Pick<ChainState, 'watch'>,

@@ -4,7 +4,7 @@ import type { Payment, Purpose } from '../../../db/Payment'
 import type * as Network from '../../protocol/Network'
 import { atCeiling, type Transfer } from '../../protocol/Transfer'
 import type { Outcome } from '../send/Outcome'
-import { makesRoom, pausedBy } from '../send/relayer'
+import { canGive, pausedBy } from '../send/relayer'
 import * as Gas from '../state/gas-budget'
 import { type ChainState, type Context, chainOf, type PaymentRequest } from '../state/state'
 import {
@@ -108,7 +108,7 @@ export function createAuthorizations(context: Context) {
 function facilitatorsOf({ abilities, relayers }: ChainState): readonly Address[] {
   if (!abilities.hasUpto) return []
   return relayers.flatMap((relayer) => {
-    const isPaused = pausedBy(relayer) !== undefined || makesRoom(relayer, relayers)
+    const isPaused = pausedBy(relayer) !== undefined || (relayer.isLeaving && canGive(relayers))
     return relayer.isReserved || isPaused ? [] : [relayer.address]
   })
 }

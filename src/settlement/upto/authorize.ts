@@ -58,9 +58,8 @@ export async function authorize(
   if (uncredited) return uncredited
   const knownBlock = chain.head.number
   const endRead = beginRead(context.progress)
-  const opened = await open(context, chain, { id, transfer, debtor, purpose, onAsked }).finally(
-    endRead,
-  )
+  const opening = open(context, chain, debtor, { id, transfer, purpose, onAsked })
+  const opened = await opening.finally(endRead)
   if ('kind' in opened) return opened
   const { transfer: sent, limits } = opened
   const authorization: Authorization = {
@@ -89,15 +88,10 @@ export async function authorize(
 async function open(
   context: Context,
   chain: ChainState,
-  {
-    id,
-    transfer,
-    debtor,
-    purpose,
-    onAsked,
-  }: Signed & Pick<AuthorizeOptions, 'id' | 'onAsked'> & { debtor: Debtor },
+  debtor: Debtor,
+  { id, transfer, purpose, onAsked }: Signed & Pick<AuthorizeOptions, 'id' | 'onAsked'>,
 ): Promise<{ transfer: Transfer; limits: CeilingLimits } | Refusals.PaymentRefusal> {
-  const { ledger, ceilings, credit, now } = context
+  const { ledger, ceilings, credit, payers, now } = context
   const checked = await checkPayer(context, chain, { transfer, purpose, onAsked })
   if ('kind' in checked) return checked
   const { simulation, transfer: sent } = checked
@@ -116,11 +110,10 @@ async function open(
   const at = chainNow(context, chain)
   const verified = code === 'eoa' ? { balanceAtomic, allowanceAtomic, at } : undefined
   const close = credit.open(debtor, amountAtomic)
+  payers.authorized.add(sent)
   ceilings.set(id, { transfer: sent, verified, isReserved: true, close })
-  return {
-    transfer: sent,
-    limits: limitsOf(context, chain, { transfer: sent, purpose }, simulation),
-  }
+  const limits = limitsOf(context, chain, { transfer: sent, purpose }, simulation)
+  return { transfer: sent, limits }
 }
 
 /** Simulates a signed transfer, and looks at what is known of its payer. */
@@ -323,8 +316,7 @@ export function isServed(
  * The refusal of a payer whose charge failed within a day. A client may pay the same price by
  * `exact`.
  */
-const exactOnly: Refusals.PaymentRefusal = {
-  kind: 'refused',
-  reason: 'unsupported_scheme',
-  detail: 'a charge of this payer could not be settled within the last day: pay by exact',
-}
+const exactOnly = Refusals.refuse(
+  'unsupported_scheme',
+  'a charge of this payer could not be settled within the last day: pay by exact',
+)

@@ -5,7 +5,7 @@ import * as Amount from '../../protocol/Amount'
 import type { Transfer } from '../../protocol/Transfer'
 import * as Refusals from '../read/refusals'
 import { facilitatorMax, openMax } from '../send/relayer'
-import type { Ceiling, ChainState, Context, QueuedPayment } from '../state/state'
+import { type ChainState, type Context, endReservation, type QueuedPayment } from '../state/state'
 
 /*
  * Signed ceilings of the scheme `upto` that are not settled, and how many of them may be open. One process
@@ -30,24 +30,6 @@ const newPayerMax = 8
 /** A payer that has paid may take one place in this many. */
 const payerParts = 4
 
-function sumOf(ceilings: Ceilings, isMine: (ceiling: Ceiling) => boolean): bigint {
-  let amount = 0n
-  for (const each of ceilings.values()) if (isMine(each)) amount += each.transfer.amountAtomic
-  return amount
-}
-
-/** Sum of what the payer of this transfer reserves of its balance, by ceilings. */
-export function reservedOf(ceilings: Ceilings, { payer, network, asset }: Transfer): bigint {
-  return sumOf(
-    ceilings,
-    ({ transfer, isReserved }) =>
-      isReserved &&
-      transfer.payer === payer &&
-      transfer.network === network &&
-      transfer.asset === asset,
-  )
-}
-
 /** Ceilings that one relayer is to settle, of all payers or of one. */
 export function countOf(
   ceilings: Ceilings,
@@ -64,9 +46,12 @@ export function countOf(
 }
 
 /** The authorization of a ceiling has ended. May be called again. */
-export function releaseCeiling({ ceilings }: Pick<Context, 'ceilings'>, id: string): void {
-  ceilings.get(id)?.close()
-  ceilings.delete(id)
+export function releaseCeiling(context: Context, id: string): void {
+  const ceiling = context.ceilings.get(id)
+  if (!ceiling) return
+  endReservation(context, ceiling)
+  ceiling.close()
+  context.ceilings.delete(id)
 }
 
 /**
@@ -141,9 +126,11 @@ export function refuseUnfunded(
   funds: Funds,
 ): Refusals.PaymentRefusal | undefined {
   const { payer, amountAtomic } = transfer
-  const open = sumOf(ceilings, (each) => each.transfer.payer === payer)
+  let open = 0n
+  for (const { transfer: other } of ceilings.values())
+    if (other.payer === payer) open += other.amountAtomic
   if (open + amountAtomic > policy.unsettledMax()) return Refusals.underWay
-  const reserved = reservedOf(ceilings, transfer) + payers.reserved.of(transfer)
+  const reserved = payers.authorized.of(transfer) + payers.reserved.of(transfer)
   return reserved + amountAtomic > fundsOf(transfer, funds) ? Refusals.underWay : undefined
 }
 

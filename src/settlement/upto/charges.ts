@@ -9,7 +9,7 @@ import * as Refusals from '../read/refusals'
 import { isRefusedByToken, mayPass } from '../repair/attribution'
 import type { Outcome, Reason } from '../send/Outcome'
 import * as Payments from '../send/payment'
-import { makesRoom, pausedBy } from '../send/relayer'
+import { canGive, pausedBy } from '../send/relayer'
 import * as Resolve from '../send/resolve'
 import { isOthers, keeps, waitForOther } from '../state/ownership'
 import {
@@ -438,6 +438,6 @@ function reasonOf(
   }
   const paused = health.reason ?? pausedBy(relayer)
   if (paused !== undefined) return paused
-  if (makesRoom(relayer, relayers)) return 'its account is given to another process'
+  if (relayer.isLeaving && canGive(relayers)) return 'its account is given to another process'
   return relayer.open > 0 ? `${relayer.open} transactions of its account are open` : 'the database'
 }
