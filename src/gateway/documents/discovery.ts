@@ -30,8 +30,7 @@ const categoriesMax = 5
  */
 export function aggregate(config: Config, options: DiscoveryOptions): Json {
   const listings = Catalogue.offered(config, options.isReady)
-  const merchants = listings.map(({ merchant }) => merchant)
-  const { title, baseUrl, guidance, contact, discoveryNetwork } = config.service
+  const { title, baseUrl, guidance, discoveryNetwork } = config.service
   const flat: PaymentInfo = (good) => {
     const { networks, merchant, route } = good
     const network = networks.find(({ id }) => id === discoveryNetwork) ?? networks[0]
@@ -40,40 +39,57 @@ export function aggregate(config: Config, options: DiscoveryOptions): Json {
       ...(network === undefined ? {} : offerOf(merchant, route, network)),
     }
   }
-  return {
-    openapi: '3.1.0',
-    info: infoOf({ title, description: guidance, guidance, contact }),
-    servers: [{ url: baseUrl }],
-    security: [],
-    tags: [...new Set(merchants.map(({ tag }) => tag))].map((name) => ({ name })),
-    paths: Object.assign(
-      {},
-      ...listings.map((listing) =>
-        pathsOf(goodsOf(config, listing, options), `/m/${listing.merchant.slug}`, flat),
-      ),
-    ),
-    ...serviceInfo(config, merchants, options),
-  }
+  const paths = listings.map((listing) =>
+    pathsOf(goodsOf(config, listing, options), `/m/${listing.merchant.slug}`, flat),
+  )
+  const merchants = listings.map(({ merchant }) => merchant)
+  const named = { title, description: guidance, url: baseUrl }
+  return documentOf(config, options, { ...named, merchants, paths: Object.assign({}, ...paths) })
 }
 
 /** OpenAPI 3.1 document of one merchant, whose operations list an offer for every network. */
 export function merchant(config: Config, merchant: Merchant, options: DiscoveryOptions): Json {
-  const { baseUrl, guidance, contact } = config.service
-  const { title, description, tag, slug } = merchant
+  const { title, description, slug } = merchant
   const { isReady = () => true } = options
   const networks = Catalogue.networksOf(config, merchant).filter(({ id }) => isReady(id))
   const listed: PaymentInfo = (good) => ({
     ...priceOf(good, good.networks),
     offers: offersOf(good),
   })
+  return documentOf(config, options, {
+    title,
+    description,
+    url: `${config.service.baseUrl}/m/${slug}`,
+    merchants: [merchant],
+    paths: pathsOf(goodsOf(config, { merchant, networks }, options), '', listed),
+  })
+}
+
+type Parts = {
+  title: string
+  description: string
+  url: string
+  merchants: readonly Merchant[]
+  paths: Json
+}
+
+function documentOf(config: Config, options: DiscoveryOptions, parts: Parts): Json {
+  const { title, description, url, merchants, paths } = parts
+  const { contact, guidance } = config.service
   return {
     openapi: '3.1.0',
-    info: infoOf({ title, description, guidance, contact }),
-    servers: [{ url: `${baseUrl}/m/${slug}` }],
+    info: {
+      title,
+      version: '1.0.0',
+      description,
+      ...(contact === undefined ? {} : { contact: { email: contact } }),
+      'x-guidance': guidance,
+    },
+    servers: [{ url }],
     security: [],
-    tags: [{ name: tag }],
-    paths: pathsOf(goodsOf(config, { merchant, networks }, options), '', listed),
-    ...serviceInfo(config, [merchant], options),
+    tags: [...new Set(merchants.map(({ tag }) => tag))].map((name) => ({ name })),
+    paths,
+    ...serviceInfo(config, merchants, options),
   }
 }
 
@@ -85,22 +101,6 @@ function goodsOf(
   return listing.merchant.routes.map((route) =>
     Catalogue.goodOf(config, listing, route, facilitators),
   )
-}
-
-function infoOf(info: {
-  title: string
-  description: string
-  guidance: string
-  contact: string | undefined
-}): Json {
-  const { title, description, guidance, contact } = info
-  return {
-    title,
-    version: '1.0.0',
-    description,
-    ...(contact === undefined ? {} : { contact: { email: contact } }),
-    'x-guidance': guidance,
-  }
 }
 
 /** Service metadata in both dialects: draft-payment-discovery-00 and agentcash. */

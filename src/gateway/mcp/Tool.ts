@@ -2,18 +2,17 @@ import type { Config, Merchant, Method, NetworkConfig, Param, Route } from '../.
 import * as Amount from '../../protocol/Amount'
 import * as Catalogue from '../documents/Catalogue'
 import { offersOf, priceJson, priceSentence } from '../documents/discovery'
-import { type Segment, segmentsOf } from '../Tail'
+import { segmentsOf } from '../Tail'
 import { invalidParams, RpcFault } from './answer'
 
 /** Routes as MCP tools: one tool per route, for all its methods and sub-paths. */
 
-/** The part of a request that an argument of a tool fills. */
-type Slot =
-  | { kind: 'query'; name: string; param: Param }
-  | { kind: 'segment'; segment: Segment }
-  | { kind: 'rest' }
-  | { kind: 'others' }
-  | { kind: 'body' }
+/** An argument of a tool, and the part of a request that it fills. */
+type Slot = {
+  fills: Param | 'rest' | 'others' | 'body'
+  schema: Readonly<Record<string, unknown>>
+  isRequired: boolean
+}
 
 export type Tool = {
   name: string
@@ -44,26 +43,43 @@ function compile(config: Config): ReadonlyMap<string, Tool> {
     for (const route of merchant.routes) {
       const id = Catalogue.operationId(merchant, route).replace(notInNames, '-')
       const name = Catalogue.unique(id.slice(0, nameMax - 6), taken)
-      tools.set(name, { name, merchant, route, networks, slots: slotsOf(route) })
+      tools.set(name, { name, merchant, route, networks, slots: slotsOf(merchant, route) })
     }
   return tools
 }
 
-function slotsOf(route: Route): Map<string, Slot> {
+function slotsOf(merchant: Merchant, route: Route): Map<string, Slot> {
   const slots = new Map<string, Slot>()
   const taken = new Set<string>()
-  const add = (name: string, slot: Slot) => {
+  const add = (name: string, fills: Slot['fills'], isRequired: boolean, schema: Slot['schema']) => {
     const plain = name.replace(notInNames, '_').replace(/^_+|_+$/g, '') || 'value'
-    slots.set(Catalogue.unique(plain.slice(0, nameMax - 6), taken), slot)
+    const argument = Catalogue.unique(plain.slice(0, nameMax - 6), taken)
+    slots.set(argument, { fills, isRequired, schema })
   }
+  // Parameters of an optional tail describe the tail when it is present.
+  const needsTail = route.tail === 'required'
   const segments = segmentsOf(route)
-  for (const segment of segments)
-    if (!segment.isLiteral) add(segment.name, { kind: 'segment', segment })
-  if (segments.length === 0 && route.tail !== 'none') add('tail', { kind: 'rest' })
+  for (const { name, param, isLiteral } of segments)
+    if (!isLiteral) add(name, param, param.required && needsTail, described(param))
+  if (segments.length === 0 && route.tail !== 'none') {
+    const description = 'Further path segments, separated by slashes.'
+    add('tail', 'rest', needsTail, { type: 'string', description })
+  }
   for (const param of route.params)
-    if (param.in === 'query') add(param.name, { kind: 'query', name: param.name, param })
-  if (route.methods.some(Catalogue.takesBody)) add('body', { kind: 'body' })
-  add('params', { kind: 'others' })
+    if (param.in === 'query') add(param.name, param, param.required, described(param))
+  const { method, withBody } = methodsOf(route)
+  if (withBody !== undefined) {
+    const description =
+      method === undefined ? 'JSON body.' : 'JSON body; with it the request is a POST.'
+    const needsBody = route.bodyRequired || Array.isArray(route.body?.required)
+    const schema = { description, ...Catalogue.bodySchema(route) }
+    add('body', 'body', method === undefined && needsBody, schema)
+  }
+  add('params', 'others', false, {
+    type: 'object',
+    description: Catalogue.othersOf(merchant, route),
+    additionalProperties: { type: ['string', 'number', 'boolean'] },
+  })
   return slots
 }
 
@@ -74,8 +90,8 @@ function slotsOf(route: Route): Map<string, Slot> {
 function describe(tool: Tool, good: Catalogue.Good) {
   const { name, merchant, route } = tool
   const { networks } = good
-  const properties = [...tool.slots].map(([argument, slot]) => [argument, schemaOf(tool, slot)])
-  const required = [...tool.slots].filter(([, slot]) => isRequired(tool, slot)).map(([key]) => key)
+  const properties = [...tool.slots].map(([argument, { schema }]) => [argument, schema])
+  const required = [...tool.slots].flatMap(([key, { isRequired }]) => (isRequired ? [key] : []))
   const coins = networks.map((network) => `${network.asset.symbol} on ${network.name}`)
   const kinds = coins.join(' or ')
   const cost =
@@ -115,52 +131,11 @@ function answersOf({ answer }: Route): string[] {
   return types.length === 0 ? [] : [`Answers with a JSON ${types.join(' or ')}.`]
 }
 
-function schemaOf({ merchant, route }: Tool, slot: Slot): Record<string, unknown> {
-  switch (slot.kind) {
-    case 'query':
-      return described(slot.param)
-    case 'segment':
-      return described(slot.segment.param)
-    case 'rest':
-      return { type: 'string', description: 'Further path segments, separated by slashes.' }
-    case 'others':
-      return {
-        type: 'object',
-        description: Catalogue.othersOf(merchant, route),
-        additionalProperties: { type: ['string', 'number', 'boolean'] },
-      }
-    case 'body': {
-      const { method } = methodsOf(route)
-      const how = method === undefined ? 'JSON body.' : 'JSON body; with it the request is a POST.'
-      return { description: how, ...Catalogue.bodySchema(route) }
-    }
-  }
-}
-
 function described({ description, schema, example }: Param): Record<string, unknown> {
   return {
     ...schema,
     ...(description === '' ? {} : { description }),
     ...(example === undefined ? {} : { examples: [example] }),
-  }
-}
-
-function isRequired({ route }: Tool, slot: Slot): boolean {
-  switch (slot.kind) {
-    case 'query':
-      return slot.param.required
-    case 'segment':
-      // Parameters of an optional tail describe the tail when it is present.
-      return slot.segment.param.required && route.tail === 'required'
-    case 'rest':
-      return route.tail === 'required'
-    case 'body':
-      return (
-        methodsOf(route).method === undefined &&
-        (route.bodyRequired || Array.isArray(route.body?.required))
-      )
-    default:
-      return false
   }
 }
 
@@ -224,31 +199,34 @@ export function toCall(tool: Tool, args: Readonly<Record<string, unknown>>): Cal
   for (const name of Object.keys(args))
     if (!slots.has(name)) throw new ArgumentError(`There is no argument ${clip(name)}.`)
   const query: string[] = []
-  const values = new Map<Segment, unknown>()
+  const given = new Map<Param, unknown>()
   let rest = ''
   let body: string | undefined
-  for (const [name, slot] of slots) {
+  for (const [name, { fills }] of slots) {
     const value = args[name]
     if (value === undefined || value === null) continue
-    if (slot.kind === 'query') query.push(pair(slot.name, textOf(name, value)))
-    else if (slot.kind === 'segment') values.set(slot.segment, value)
-    else if (slot.kind === 'rest') rest = restOf(name, value)
-    else if (slot.kind === 'others') query.push(...others(name, value))
-    else body = JSON.stringify(value)
+    if (fills === 'rest') rest = restOf(name, value)
+    else if (fills === 'others') query.push(...others(name, value))
+    else if (fills === 'body') body = JSON.stringify(value)
+    else if (fills.in === 'query') query.push(pair(fills.name, textOf(name, value)))
+    else given.set(fills, value)
   }
   const { method, withBody } = methodsOf(route)
   const chosen = body === undefined ? (method ?? withBody) : withBody
-  const path = `/m/${merchant.slug}${route.path}${tailOf(tool, values)}${rest}`
+  const path = `/m/${merchant.slug}${route.path}${tailOf(route, given)}${rest}`
   const search = query.length === 0 ? '' : `?${query.join('&')}`
   return { method: chosen ?? 'GET', path: path + search, body }
 }
 
 /** The described segments up to the last one that is given. */
-function tailOf(tool: Tool, values: ReadonlyMap<Segment, unknown>): string {
-  const given = new Map([...values].map(([segment, value]) => [segment.param, value]))
-  const last = lastGiven(tool, given)
+function tailOf(route: Route, given: ReadonlyMap<Param, unknown>): string {
+  const segments = segmentsOf(route)
+  const lastGiven = segments.findLastIndex(({ param }) => given.has(param))
+  if (lastGiven === -1 && route.tail !== 'required') return ''
+  // Literals belong to the segments around them.
+  const lastRequired = segments.findLastIndex(({ param }) => param.required)
   let tail = ''
-  for (const segment of segmentsOf(tool.route).slice(0, last + 1)) {
+  for (const segment of segments.slice(0, Math.max(lastGiven, lastRequired) + 1)) {
     const { name, prefix, suffix, isLiteral, isRest, param } = segment
     const value = given.get(param)
     if (isLiteral) tail += `/${encode(name, name)}`
@@ -257,17 +235,6 @@ function tailOf(tool: Tool, values: ReadonlyMap<Segment, unknown>): string {
     else tail += `/${prefix}${encode(name, textOf(name, value))}${suffix}`
   }
   return tail
-}
-
-/** Index of the last described segment in the path. Literals belong to the segments around them. */
-function lastGiven({ route }: Tool, given: ReadonlyMap<Param, unknown>): number {
-  const segments = segmentsOf(route)
-  const last = segments.findLastIndex(({ param }) => given.has(param))
-  if (last === -1 && route.tail !== 'required') return -1
-  return Math.max(
-    last,
-    segments.findLastIndex(({ param }) => param.required),
-  )
 }
 
 function restOf(name: string, value: unknown): string {

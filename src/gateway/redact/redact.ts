@@ -58,7 +58,8 @@ export function redactAnswer(
     plain = decoded.buffer
     readBytes = decoded.engine.bytesWritten
   } catch (error) {
-    if (isTooLarge(error)) return redactStream({ headers, body: streamOf(body) }, patterns)
+    if (isTooLarge(error))
+      return redactStream({ headers, body: new Blob([new Uint8Array(body)]).stream() }, patterns)
     throw new UnreadableError(`the ${format} of the answer is broken`)
   }
   // zstd decodes a truncated frame to nothing without an error.
@@ -123,15 +124,6 @@ function opened(source: Stream, format: Bun.CompressionFormat): Stream {
       }),
     )
     .pipeThrough(decoder)
-}
-
-function streamOf(bytes: Uint8Array): Stream {
-  return new ReadableStream({
-    start(controller) {
-      controller.enqueue(bytes)
-      controller.close()
-    },
-  })
 }
 
 /** Undefined for no encoding. Throws UnreadableError for unknown and nested encodings. */
