@@ -99,7 +99,7 @@ function headOf({ pathname, search, host, username, password }: URL): string {
 /** One object for all connections: each connection is the `data` of its socket. */
 const handlers: Bun.SocketHandler<Connection, 'buffer'> = {
   binaryType: 'buffer',
-  data: ({ data: connection }, bytes) => receive(connection, bytes),
+  data: receive,
   drain: ({ data: connection }) => flush(connection),
   close: ({ data: connection }) => ended(connection),
   end: ({ data: connection }) => ended(connection),
@@ -170,7 +170,7 @@ function flush(connection: Connection): void {
   else connection.unsent = written < unsent.length ? unsent.subarray(written) : undefined
 }
 
-function receive(connection: Connection, bytes: Buffer): void {
+function receive({ data: connection }: Bun.Socket<Connection>, bytes: Buffer): void {
   // Without a request in progress these bytes would be read as the answer to the next one.
   if (connection.resolve === undefined) {
     fail(connection, undefined)

@@ -1,11 +1,10 @@
 import * as Address from './Address'
-import * as Authorization from './Authorization'
 import * as Challenge from './Challenge'
 import { decodeJson } from './Header'
 import * as Json from './Json'
 import * as Permit from './Permit'
 import type { Fault } from './Problem'
-import type { Transfer } from './Transfer'
+import { readAuthorization, type Transfer } from './Transfer'
 
 /**
  * MPP credential, `Authorization: Payment ..`, with an EIP-3009 `authorization` or a `permit2`
@@ -97,7 +96,7 @@ function authorization(
     network: `eip155:${request.chainId}`,
     chainId: request.chainId,
     asset: request.currency,
-    ...Authorization.read(payload),
+    ...readAuthorization(payload),
     signature: Json.read(payload, 'signature', 'signature'),
   }
   expectTerms(transfer, challenge, request)

@@ -1,6 +1,6 @@
 import type { Address, Hex } from 'viem'
 import * as Abi from './Abi'
-import * as Authorization from './Authorization'
+import type { TransferMethod } from './Asset'
 import * as Crypto from './Crypto'
 
 /**
@@ -28,7 +28,25 @@ const permitTypeHash = typeHash(witnessType)
 
 const domains = new Map<number, string>()
 
-export type Signed = Authorization.Signed & {
+/**
+ * The fields of a transfer for the signed struct and the call. Addresses are EIP-55 checksummed.
+ */
+export type Signed = {
+  chainId: number
+  asset: Address
+  payer: Address
+  payee: Address
+  amountAtomic: bigint
+  /** 32 bytes, lower-case hex; a Permit2 nonce is padded to 32 bytes. */
+  nonce: Hex
+  /** Unix seconds. */
+  validAfter: bigint
+  /** Unix seconds: EIP-3009 `validBefore`, Permit2 `deadline`. */
+  validBefore: bigint
+  /**
+   * As received, after the static length check. Not unique for a payment, because it is malleable.
+   */
+  signature: Hex
   /**
    * The payer's EIP-2612 permit of this amount for Permit2, sent in the settling call. Unix
    * seconds. A signature of 65 bytes, because the proxy passes v, r and s.
@@ -121,11 +139,7 @@ export function call(transfer: Signed): { to: Address; data: Hex } {
  * The calls of a proxy. `types` are those of its parameters between the permit and the signature.
  * `layout` has the places of the members among the words of a call.
  */
-export function createProxy(
-  address: Address,
-  types: string,
-  layout: Record<keyof Omit<Authorization.ParsedCall, 'method'>, number>,
-) {
+export function createProxy(address: Address, types: string, layout: Layout & { asset: number }) {
   const parameters = `${permitTuple},${types},bytes)`
   const settle = Abi.selector(`settle(${parameters}`)
   const settleWithPermit = Abi.selector(`settleWithPermit(${eip2612Tuple},${parameters}`)
@@ -137,14 +151,14 @@ export function createProxy(
       const data = start + words + Abi.uint(place * 32) + Abi.dynamicBytes(signature)
       return { to: address, data: `0x${data}` }
     },
-    parseCall(to: Address, data: string): Authorization.ParsedCall | undefined {
+    parseCall(to: Address, data: string): ParsedCall | undefined {
       if (to.toLowerCase() !== address.toLowerCase()) return undefined
       const selector = data.slice(2, 10).toLowerCase()
       if (selector !== settle && selector !== settleWithPermit) return undefined
       const skipped = selector === settle ? 0 : eip2612Words
       const body = data.slice(10 + skipped * 64).toLowerCase()
       const asset = Abi.addressAt(body, layout.asset)
-      return asset && Authorization.parseWords('permit2', asset, body, layout)
+      return asset && parseWords('permit2', asset, body, layout)
     },
   }
 }
@@ -158,4 +172,30 @@ function wordsOfPermit2612(permit: NonNullable<Signed['permit2612']>): string {
     signature.slice(0, 128).padEnd(128, '0') +
     signature.slice(128, 130).padStart(64, '0')
   )
+}
+
+/** A decoded settling call, without chain and signature. */
+export type ParsedCall = Omit<Signed, 'chainId' | 'signature' | 'permit2612' | 'upto'> & {
+  method: TransferMethod
+}
+
+type Layout = Record<keyof Omit<ParsedCall, 'method' | 'asset'>, number>
+
+/** Decodes the words of a call at the places of `layout`; undefined when one is missing or not right. */
+export function parseWords(
+  method: TransferMethod,
+  asset: Address,
+  body: string,
+  at: Layout,
+): ParsedCall | undefined {
+  const payer = Abi.addressAt(body, at.payer)
+  const payee = Abi.addressAt(body, at.payee)
+  const amountAtomic = Abi.uintAt(body, at.amountAtomic)
+  const validAfter = Abi.uintAt(body, at.validAfter)
+  const validBefore = Abi.uintAt(body, at.validBefore)
+  const nonce = Abi.wordAt(body, at.nonce)
+  if (payer === undefined || payee === undefined || amountAtomic === undefined) return undefined
+  if (validAfter === undefined || validBefore === undefined || nonce === undefined) return undefined
+  const window = { validAfter, validBefore }
+  return { method, asset, payer, payee, amountAtomic, ...window, nonce: `0x${nonce}` }
 }

@@ -1,11 +1,44 @@
 import type { Address, Hex } from 'viem'
+import * as Abi from './Abi'
 import type { Asset, TransferMethod } from './Asset'
-import * as Authorization from './Authorization'
 import * as Explanation from './Explanation'
+import * as Json from './Json'
 import type * as Network from './Network'
 import * as Permit from './Permit'
 import type { Fault } from './Problem'
 import * as Upto from './Upto'
+
+/**
+ * EIP-3009 has `transferWithAuthorization`, and `receiveWithAuthorization`, which only its payee can
+ * call. Both use the nonce. https://eips.ethereum.org/EIPS/eip-3009
+ */
+
+const parameters = 'address,address,uint256,uint256,uint256,bytes32'
+const selectorVrs = Abi.selector(`transferWithAuthorization(${parameters},uint8,bytes32,bytes32)`)
+const selectorBytes = Abi.selector(`transferWithAuthorization(${parameters},bytes)`)
+const selectorReceive = Abi.selector(
+  `receiveWithAuthorization(${parameters},uint8,bytes32,bytes32)`,
+)
+
+const domainType = Abi.hashOf(
+  'EIP712Domain(string name,string version,uint256 chainId,address verifyingContract)',
+)
+const transferType = Abi.hashOf(
+  'TransferWithAuthorization(address from,address to,uint256 value,' +
+    'uint256 validAfter,uint256 validBefore,bytes32 nonce)',
+)
+const receiveType = Abi.hashOf(
+  'ReceiveWithAuthorization(address from,address to,uint256 value,' +
+    'uint256 validAfter,uint256 validBefore,bytes32 nonce)',
+)
+
+/**
+ * Requests to the facilitator choose some keys, so the cache is emptied when it grows. That does
+ * not change any result.
+ */
+const domains = new Map<string, string>()
+const domainsMax = 1024
+const domainKeyMax = 256
 
 /**
  * A signed stablecoin transfer from payer to payee, of either protocol: EIP-3009
@@ -30,29 +63,114 @@ export function atCeiling(transfer: Transfer): Transfer {
  * Key of the money for maps, independent of the case of its hex digits. No other function encodes
  * it.
  */
-export function moneyKey({ network, asset, payer, nonce }: Money): string {
+export function moneyKey(money: Money): string {
+  const { network, asset, payer, nonce } = money
   return `${network}/${asset}/${payer}/${nonce}`.toLowerCase()
 }
+
+/** Reads the signed members of EIP-3009, as both protocols send them. Throws a JsonError. */
+export function readAuthorization(json: Json.JsonObject) {
+  return {
+    payer: Json.read(json, 'from', 'address'),
+    payee: Json.read(json, 'to', 'address'),
+    amountAtomic: Json.read(json, 'value', 'uint'),
+    nonce: Json.read(json, 'nonce', 'word'),
+    validAfter: Json.read(json, 'validAfter', 'uint'),
+    validBefore: Json.read(json, 'validBefore', 'uint'),
+  }
+}
+
+/** EIP-712 domain separator of a token, 64 hex digits. */
+export function domainSeparator(
+  chainId: number,
+  contract: Address,
+  { name, version }: Asset['eip712'],
+): string {
+  const names = Abi.hashOf(name) + Abi.hashOf(version)
+  return Abi.hash(domainType + names + Abi.uint(chainId) + Abi.address(contract))
+}
+
+/** The domain separator from a cache: every payment needs it. */
+function separatorOf({ chainId, asset }: Signing, { eip712 }: Pick<Asset, 'eip712'>): string {
+  const { name, version } = eip712
+  // The length separates version and name, so that no two tokens share a key.
+  const key = `${chainId}/${asset}/${version.length}/${version}/${name}`
+  const known = domains.get(key)
+  if (known !== undefined) return known
+  const separator = domainSeparator(chainId, asset, eip712)
+  if (key.length > domainKeyMax) return separator
+  if (domains.size >= domainsMax) domains.clear()
+  domains.set(key, separator)
+  return separator
+}
+
+/** What is signed of a transfer by EIP-3009. */
+type Signing = Omit<Permit.Signed, 'signature'>
 
 /** EIP-712 digest that the payer signed. The asset gives the token's signing domain. */
 export function digest(
   transfer: Omit<Transfer, 'signature'>,
   asset: Pick<Asset, 'eip712'>,
 ): Uint8Array {
-  if (transfer.method === 'eip3009') return Authorization.digest(transfer, asset)
+  if (transfer.method === 'eip3009') {
+    return Abi.typedDigest(separatorOf(transfer, asset), transferType + words(transfer))
+  }
   const { upto } = transfer
   return upto === undefined ? Permit.digest(transfer) : Upto.digest(transfer, upto)
 }
 
-/** The call that settles the transfer: the token's for EIP-3009, a proxy's for Permit2. */
+/** EIP-712 digest that the payer signs for `receiveCall`. */
+export function receiveDigest(transfer: Signing, asset: Pick<Asset, 'eip712'>): Uint8Array {
+  return Abi.typedDigest(separatorOf(transfer, asset), receiveType + words(transfer))
+}
+
+/**
+ * The call that settles the transfer: a proxy's for Permit2. For EIP-3009 the token's, by its v, r, s
+ * overload for a 65-byte signature, which every such token has, else by the bytes overload.
+ */
 export function call(transfer: Transfer): { to: Address; data: Hex } {
-  if (transfer.method === 'eip3009') return Authorization.call(transfer)
-  return transfer.upto === undefined ? Permit.call(transfer) : Upto.call(transfer, transfer.upto)
+  const { method, upto, asset, signature } = transfer
+  if (method === 'permit2') {
+    return upto === undefined ? Permit.call(transfer) : Upto.call(transfer, upto)
+  }
+  const data =
+    signature.length === 132
+      ? selectorVrs + words(transfer) + vrs(transfer)
+      : selectorBytes + words(transfer) + Abi.uint(7 * 32) + Abi.dynamicBytes(signature)
+  return { to: asset, data: `0x${data.toLowerCase()}` }
+}
+
+/** The payee's call by EIP-3009; the token refuses any other caller. `signature` has 65 bytes. */
+export function receiveCall(transfer: Permit.Signed): { to: Address; data: Hex } {
+  return { to: transfer.asset, data: `0x${selectorReceive}${words(transfer)}${vrs(transfer)}` }
 }
 
 /** Decodes a settling call, to recognise external settlements. */
-export function parseCall(to: Address, data: string): Authorization.ParsedCall | undefined {
-  return Permit.parseCall(to, data) ?? Upto.parseCall(to, data) ?? Authorization.parseCall(to, data)
+export function parseCall(to: Address, data: string): Permit.ParsedCall | undefined {
+  const permitted = Permit.parseCall(to, data) ?? Upto.parseCall(to, data)
+  if (permitted !== undefined) return permitted
+  const selector = data.slice(2, 10).toLowerCase()
+  if (selector !== selectorVrs && selector !== selectorBytes) return undefined
+  return Permit.parseWords('eip3009', to, data.slice(10).toLowerCase(), layout)
+}
+
+const layout = { payer: 0, payee: 1, amountAtomic: 2, validAfter: 3, validBefore: 4, nonce: 5 }
+
+/** v, r and s of a signature of 65 bytes. */
+function vrs({ signature }: Pick<Transfer, 'signature'>): string {
+  const digits = signature.slice(2).toLowerCase()
+  return digits.slice(128).padStart(64, '0') + digits.slice(0, 64) + digits.slice(64, 128)
+}
+
+function words(transfer: Signing): string {
+  return (
+    Abi.address(transfer.payer) +
+    Abi.address(transfer.payee) +
+    Abi.uint(transfer.amountAtomic) +
+    Abi.uint(transfer.validAfter) +
+    Abi.uint(transfer.validBefore) +
+    transfer.nonce.slice(2)
+  )
 }
 
 /** Longest time that a signature for us may stay valid from now: specification 8 and a margin. */

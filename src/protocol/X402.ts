@@ -1,6 +1,5 @@
 import type { Address, Hex } from 'viem'
 import type { TransferMethod } from './Asset'
-import * as Authorization from './Authorization'
 import * as Explanation from './Explanation'
 import { base64url, decodeJson } from './Header'
 import * as Json from './Json'
@@ -8,7 +7,7 @@ import { isCaip2, type Network } from './Network'
 import type { Offer, SignedOffer } from './Offer'
 import * as Permit from './Permit'
 import type { Fault } from './Problem'
-import type { Transfer } from './Transfer'
+import { readAuthorization, type Transfer } from './Transfer'
 import * as Upto from './Upto'
 
 /** x402 version 2, schemes `exact` and `upto` on EVM: offers, and the payloads that pay them. */
@@ -201,7 +200,7 @@ function parseObject(json: Json.JsonObject): Parsed | Fault {
     identifier: identifier(extensions),
   }
   if (authorization !== undefined && permit === undefined) {
-    const signed = { ...Authorization.read(authorization), signature }
+    const signed = { ...readAuthorization(authorization), signature }
     return { scheme: 'exact', method: 'eip3009', signed, ...common }
   }
   if (permit !== undefined && authorization === undefined) {

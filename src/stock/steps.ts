@@ -11,7 +11,7 @@ import type { NetworkConfig, Stock, StockToken } from '../config/Config'
 import type { WriteEvent } from '../log'
 import * as Abi from '../protocol/Abi'
 import * as Address from '../protocol/Address'
-import * as Authorization from '../protocol/Authorization'
+import * as Transfer from '../protocol/Transfer'
 import { disputesMax, type Observation } from '../settlement/read/cross-check'
 import type { Job, JobEnd } from '../settlement/send/Job'
 import type { Settlement } from '../settlement/settlement'
@@ -567,9 +567,9 @@ function swapOf(context: Context, order: Order): Job {
       if (token === undefined) throw new Error(`${order.token} is no longer listed`)
       const { to: payee } = Creation.create(sender, [])
       const terms = termsOf(context, order, { payee, amountAtomic: order.usdgAtomic, validBefore })
-      const signature = sender.sign(Authorization.receiveDigest(terms, context.network.asset))
+      const signature = sender.sign(Transfer.receiveDigest(terms, context.network.asset))
       return Creation.create(sender, [
-        Authorization.receiveCall({ ...terms, signature }),
+        Transfer.receiveCall({ ...terms, signature }),
         ...market.swap({ ...order, token, deadline: validBefore }),
       ])
     },
@@ -587,13 +587,13 @@ function refundOf(context: Context, order: Order): Job {
     gasLimit: refundGas,
     compose(sender) {
       const terms = termsOf(context, order, { payee, amountAtomic, validBefore })
-      const signature = sender.sign(Authorization.digest(terms, context.network.asset))
-      return Authorization.call({ ...terms, signature })
+      const signature = sender.sign(Transfer.digest(terms, context.network.asset))
+      return Transfer.call({ ...terms, signature })
     },
   }
 }
 
-type Terms = Omit<Parameters<typeof Authorization.call>[0], 'signature'>
+type Terms = Omit<Transfer.Transfer, 'signature'>
 
 function termsOf(
   { settlement, network: { asset, chainId } }: Context,
@@ -602,7 +602,8 @@ function termsOf(
 ): Terms {
   const nonce = nonceOf(order)
   const payer = settlement.desk
-  return { ...terms, payer, nonce, chainId, asset: asset.address, validAfter: 0n }
+  const at = { network: order.network, chainId, asset: asset.address }
+  return { ...terms, ...at, method: 'eip3009', payer, nonce, validAfter: 0n }
 }
 
 function jobOf({ settlement }: Context, { network }: Order) {

@@ -2,8 +2,8 @@ import type { Address, Hex } from 'viem'
 import type { Order } from '../../db/Order'
 import { addressTopic, type Receipt, transferTopic } from '../../src/chain/receipt'
 import * as Abi from '../../src/protocol/Abi'
-import type * as Authorization from '../../src/protocol/Authorization'
 import * as Crypto from '../../src/protocol/Crypto'
+import type * as Permit from '../../src/protocol/Permit'
 import type { Job } from '../../src/settlement/send/Job'
 import type { SwapTerms } from '../../src/stock/market'
 import type { Random } from '../soak/random'
@@ -15,7 +15,7 @@ export type ModelJob = {
   job: Job
   nonce: number
   /** The signature of the desk, parsed from the bytes that it sends. */
-  signed: Authorization.ParsedCall
+  signed: Permit.ParsedCall
   /** The terms of the swap; undefined for a job that is not one. */
   terms: SwapTerms | undefined
   transaction: Hex
@@ -251,7 +251,7 @@ export function takeBack(chain: Chain, known: ModelJob): void {
 }
 
 /** Returns the money of a transaction to the desk and marks its nonce as unused. */
-function undo({ used, state }: Chain, { nonce, amountAtomic }: Authorization.ParsedCall): void {
+function undo({ used, state }: Chain, { nonce, amountAtomic }: Permit.ParsedCall): void {
   used.delete(nonce)
   state.deskAtomic += amountAtomic
 }

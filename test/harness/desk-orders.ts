@@ -4,8 +4,9 @@ import type { payments } from '../../db/schema'
 import type { Receipt } from '../../src/chain/receipt'
 import type { Stock, StockToken } from '../../src/config/Config'
 import { account } from '../../src/demo/accounts'
-import * as Authorization from '../../src/protocol/Authorization'
 import * as Crypto from '../../src/protocol/Crypto'
+import type * as Permit from '../../src/protocol/Permit'
+import * as Transfer from '../../src/protocol/Transfer'
 import type { Job, JobCall } from '../../src/settlement/send/Job'
 import * as Orders from '../../src/stock/Order'
 import type { Random } from '../soak/random'
@@ -90,12 +91,12 @@ const untouched = {
  * The signed transfer in a transaction of the desk: a refund, or the funding call in the code of a
  * swap.
  */
-export function readSigned(sent: JobCall): Authorization.ParsedCall {
+export function readSigned(sent: JobCall): Permit.ParsedCall {
   const call = sent.isCreation
     ? // The same words as those of a refund, behind another selector.
       `0xe3ee160e${sent.data.slice(sent.data.indexOf('ef55bec6') + 8)}`
     : sent.data
-  const signed = Authorization.parseCall(asset, call)
+  const signed = Transfer.parseCall(asset, call)
   if (signed?.payer !== deskAddress) throw new Error('the desk has signed nothing')
   if (sent.isCreation && signed.payee !== sent.to) throw new Error('the swap pays another account')
   return signed

@@ -6,7 +6,6 @@ import * as Transaction from '../../src/chain/transaction'
 import { account } from '../../src/demo/accounts'
 import { balanceOf, receiptOf } from '../../src/demo/chains'
 import * as Abi from '../../src/protocol/Abi'
-import * as Authorization from '../../src/protocol/Authorization'
 import * as Crypto from '../../src/protocol/Crypto'
 import * as Permit from '../../src/protocol/Permit'
 import * as Transfer from '../../src/protocol/Transfer'
@@ -495,7 +494,7 @@ async function moveOn(
       validBefore: BigInt(Math.floor(Date.now() / 1000) + 3600),
     }
     const digest = Transfer.digest(unsigned, network.asset)
-    return Authorization.call({
+    return Transfer.call({
       ...unsigned,
       signature: Crypto.sign(digest, Crypto.bytes(privateKey)),
     })

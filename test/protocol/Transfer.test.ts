@@ -178,16 +178,41 @@ test('error: a plain transfer is no settlement', () => {
   expect(Transfer.parseCall(asset, data)).toBeUndefined()
 })
 
-test('domain separators of the known networks', async () => {
-  const { domainSeparator } = await import('../../src/protocol/Authorization')
+describe('the domain of a token, which a caller of the facilitator may name', () => {
+  const transfer = randomTransfer(random(11), Crypto.checksum, 'eip3009')
+  const digestIn = (version: string, name: string) =>
+    Crypto.hex(Transfer.digest(transfer, { eip712: { name, version } }))
+
+  test('attack: a version and a name that read like those of another token are not its domain', () => {
+    for (const [version, name] of [
+      ['1/A', 'B'],
+      ['1', 'A/B'],
+      ['1/A', 'B'],
+    ] as const)
+      expect(digestIn(version, name)).toBe(viemDigest(transfer, { name, version }))
+  })
+
+  test('attack: names of a quarter of a megabyte are not kept', () => {
+    const use = () => {
+      Bun.gc(true)
+      return process.memoryUsage().heapUsed
+    }
+    digestIn('1', 'x')
+    const before = use()
+    for (let count = 0; count < 80; count++) digestIn('1', `${count} ${'x'.repeat(250_000)}`)
+    expect(use() - before).toBeLessThan(10_000_000)
+  })
+})
+
+test('domain separators of the known networks', () => {
   expect(
-    domainSeparator(4663, '0x5fc5360D0400a0Fd4f2af552ADD042D716F1d168', {
+    Transfer.domainSeparator(4663, '0x5fc5360D0400a0Fd4f2af552ADD042D716F1d168', {
       name: 'Global Dollar',
       version: '1',
     }),
   ).toBe('7a3d7400b27830f4f91c2c16a082486d67c1befecaec2f53b33f1f35d5b62036')
   expect(
-    domainSeparator(8453, '0x833589fCD6eDb6E08f4c7C32D4f71b54bdA02913', {
+    Transfer.domainSeparator(8453, '0x833589fCD6eDb6E08f4c7C32D4f71b54bdA02913', {
       name: 'USD Coin',
       version: '2',
     }),

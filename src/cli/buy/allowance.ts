@@ -5,10 +5,10 @@ import * as Token from '../../chain/token'
 import * as Transaction from '../../chain/transaction'
 import { publicRpcOf } from '../../config/builtin'
 import * as Abi from '../../protocol/Abi'
-import * as Authorization from '../../protocol/Authorization'
 import * as Crypto from '../../protocol/Crypto'
 import * as Json from '../../protocol/Json'
 import * as Permit from '../../protocol/Permit'
+import * as Transfer from '../../protocol/Transfer'
 import * as Grant from '../../sponsor/Grant'
 import { CommandError } from '../Command'
 import { readText } from './body'
@@ -50,7 +50,7 @@ export function signPermit(terms: Terms, wallet: Wallet): Promise<PermitInfo> {
     const accounts = Abi.address(from) + Abi.address(spender)
     const numbers = [amountAtomic, nonce, deadline].map(Abi.uint).join('')
     const words = permitType + accounts + numbers
-    const domain = Authorization.domainSeparator(chainId, asset.address, asset.eip712)
+    const domain = Transfer.domainSeparator(chainId, asset.address, asset.eip712)
     return {
       ...{ from, asset: asset.address, spender, version: '1' },
       ...{ amount: String(amountAtomic), nonce: String(nonce), deadline: String(deadline) },

@@ -17,8 +17,8 @@ import { createResolver, type Resolve } from '../../net/resolve'
 import * as ByUse from '../../paywall/usage/ByUse'
 import * as Abi from '../../protocol/Abi'
 import * as AddressText from '../../protocol/Address'
-import * as Authorization from '../../protocol/Authorization'
 import * as Permit from '../../protocol/Permit'
+import * as Transfer from '../../protocol/Transfer'
 import * as Upto from '../../protocol/Upto'
 import { usualGasOf } from '../../settlement/state/availability'
 import { etherText, isPoor, remedyOf } from '../../settlement/state/relayer-funds'
@@ -173,7 +173,7 @@ function reading(path: Path, name: string, call: Multicall.Call, check: Probe['c
 
 function assetProbes({ asset, chainId }: NetworkConfig, path: Path): Probe[] {
   const { symbol, address, decimals, eip712 } = asset
-  const separator = Authorization.domainSeparator(chainId, address, eip712)
+  const separator = Transfer.domainSeparator(chainId, address, eip712)
   const at = (key: string) => [...path.slice(0, -1), key]
   const probes = [
     reading(path, symbol, StockToken.decimals(address), (word) => {

@@ -6,8 +6,8 @@ import * as Multicall from '../../chain/multicall'
 import * as Receipt from '../../chain/receipt'
 import * as Token from '../../chain/token'
 import { scrub } from '../../log'
-import * as Authorization from '../../protocol/Authorization'
 import * as Permit from '../../protocol/Permit'
+import * as Transfer from '../../protocol/Transfer'
 import * as Upto from '../../protocol/Upto'
 import { readCount } from '../read/reads'
 import { lowestOf } from '../repair/reorg'
@@ -173,7 +173,7 @@ async function checkRarely(chain: ChainState): Promise<string | undefined> {
     const isMissing = missing === undefined ? await isEmpty(chain, address) : missing.has(address)
     if (isMissing) return `${name} is not at ${address} on ${network.id}`
   }
-  const expected = Authorization.domainSeparator(network.chainId, asset.address, asset.eip712)
+  const expected = Transfer.domainSeparator(network.chainId, asset.address, asset.eip712)
   const answer = await client
     .call('eth_call', [Token.domainSeparator(asset.address), 'latest'])
     .catch(ignoreRpcError)

@@ -7,9 +7,8 @@ import * as Multicall from '../../../../src/chain/multicall'
 import * as Token from '../../../../src/chain/token'
 import * as Transaction from '../../../../src/chain/transaction'
 import { account } from '../../../../src/demo/accounts'
-import * as Authorization from '../../../../src/protocol/Authorization'
 import * as Crypto from '../../../../src/protocol/Crypto'
-import type { Transfer } from '../../../../src/protocol/Transfer'
+import * as Transfer from '../../../../src/protocol/Transfer'
 import { network } from '../../paid/network'
 
 const [rpcUrl = ''] = process.argv.slice(2)
@@ -28,17 +27,17 @@ type Asked = {
   }
 }
 
-function transferOf({ paymentPayload: { payload } }: Asked): Transfer {
+function transferOf({ paymentPayload: { payload } }: Asked): Transfer.Transfer {
   const { from, to, value, validBefore, nonce } = payload.authorization
   return {
     method: 'eip3009',
     network: id,
     chainId,
     asset: asset.address,
-    payer: from as Transfer['payer'],
-    payee: to as Transfer['payee'],
+    payer: from as Transfer.Transfer['payer'],
+    payee: to as Transfer.Transfer['payee'],
     amountAtomic: BigInt(value),
-    nonce: nonce as Transfer['nonce'],
+    nonce: nonce as Transfer.Transfer['nonce'],
     validAfter: 0n,
     validBefore: BigInt(validBefore),
     signature: payload.signature,
@@ -51,7 +50,7 @@ const server = Bun.serve({
   idleTimeout: 60,
   async fetch(request) {
     const transfer = transferOf((await request.json()) as Asked)
-    const call = Authorization.call(transfer)
+    const call = Transfer.call(transfer)
     const read = Token.balanceOf(transfer.asset, transfer.payer)
     await client.call('eth_call', [
       { ...Multicall.aggregate([read, call]), from: relayer.address },
