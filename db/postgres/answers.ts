@@ -36,7 +36,6 @@ export function createAnswers(
         input: { ...answer, paymentId, body },
         length: body.length > longMin ? body.length : undefined,
         key: paymentId,
-        read: () => undefined,
       })
     },
     async sweep(now) {

@@ -53,7 +53,6 @@ export function createAuthorizations({
           input: { row, limits: limits === undefined ? null : limitsOf(limits) },
           key: id,
           ...(limits !== undefined && { locks: [payerLock(transfer.payer)] }),
-          read: () => undefined,
         })
         return 'stored'
       } catch (error) {

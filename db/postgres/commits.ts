@@ -7,7 +7,7 @@ import { nameOf } from './reader'
 import type { Json } from './rows'
 
 /** A change of the ledger: a function of the database and its input. */
-export type Change<T> = {
+export type Change<T = void> = {
   /** Name of the function, which takes and returns jsonb: `{value, payments?, jobs?}`. */
   call: string
   /** A function is called when the commit begins, and has one result. */
@@ -20,8 +20,8 @@ export type Change<T> = {
   length?: number | undefined
   /** It may run twice and reports no payment or job, so its result need not be kept. */
   isRepeatable?: boolean
-  /** The result of the caller, from `value`. */
-  read: (value: Json) => T
+  /** The result of the caller, from `value`; by default undefined. */
+  read?: (value: Json) => T
   /** Events that are written in the same transaction when an endpoint takes one of their types. */
   events?: Events | undefined
 }
@@ -38,9 +38,9 @@ export type Commits = {
    * disk. Rejects with what its function raised (RefusedError, LaneLostError, PostgresError), which
    * affects no other change, and with DatabaseGoneError when nothing was written.
    */
-  add<T>(change: Change<T>): Promise<T>
+  add<T = void>(change: Change<T>): Promise<T>
   /** The same, but a crash of the server may undo the last ones. */
-  addSoon<T>(change: Change<T>): Promise<T>
+  addSoon<T = void>(change: Change<T>): Promise<T>
   /**
    * Runs one statement that may run twice, in a transaction of its own. Rejects as `add` does.
    */
@@ -229,7 +229,7 @@ async function commit(options: Uses, kind: Kind, entries: readonly Entry[]) {
     const given = answers[index]
     if (given === undefined) reject(new Error('the database gave fewer answers'))
     else if ('error' in given) reject(errorOf(given.error))
-    else resolve(change.read(given.value))
+    else resolve(change.read?.(given.value))
   }
 }
 

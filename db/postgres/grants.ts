@@ -41,7 +41,6 @@ export function createGrants({ commits, reader }: Pick<Parts, 'commits' | 'reade
         call: 'set_grant_fee',
         input: { network, address, isTopUp, feeWei: String(feeWei) },
         key: `grant:${network}`,
-        read: () => undefined,
       }),
     async tallySince(network, from) {
       const values = [network, from]

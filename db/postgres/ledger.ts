@@ -17,7 +17,7 @@ import { createOffers } from './offers'
 import { createOrders } from './orders'
 import { createPaymentReads, createReader, selectsOf } from './reader'
 import { createSales } from './sales'
-import { createSettling, productRows, type SettlingParts } from './settling'
+import { createSettling, type SettlingParts } from './settling'
 import { startFailures, startGas } from './sums'
 import { createOutbox, createWebhooks } from './webhooks'
 
@@ -133,11 +133,11 @@ function createChanges() {
 }
 
 function createFencedSettling(
-  parts: Omit<SettlingParts, 'products' | 'fences'>,
+  parts: Omit<SettlingParts, 'fences'>,
   gateways: Gateways | undefined,
 ): SettlingCommits {
   const fences = createFences(gateways)
-  const settling = createSettling({ ...parts, products: productRows, fences })
+  const settling = createSettling({ ...parts, fences })
   return gateways ? noting(settling, gateways) : settling
 }
 

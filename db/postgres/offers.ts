@@ -29,7 +29,6 @@ export function createOffers(
           by: gateway,
         },
         key: 'offers',
-        read: () => undefined,
       }),
     onReplace,
   }

@@ -32,14 +32,12 @@ export function createSales({ commits, reader }: Pick<Parts, 'commits' | 'reader
         call: 'add_requests',
         input: { hour, counts: counts.map(countsOf), keptFrom },
         key: 'hours',
-        read: () => undefined,
       }),
     describe: (input) =>
       commits.addSoon({
         call: 'describe_books',
         input: { ...input, assets: input.assets.map((each) => ({ ...each })) },
         key: 'accounts',
-        read: () => undefined,
       }),
   }
 }

@@ -1,4 +1,3 @@
-import type * as Network from '../../src/protocol/Network'
 import type { EventType } from '../../src/protocol/Webhook'
 import type { Tally } from '../GrantBudget'
 import type {
@@ -12,10 +11,10 @@ import type {
   SettlingCommits,
 } from '../Ledger'
 import { newOrderRow } from '../orders'
+import type { AddedGas } from '../outbox'
 import type { Payment } from '../Payment'
 import { paymentOf, toPayment } from '../rows'
 import {
-  type GasProduct,
   grants,
   grantTopUps,
   jobs,
@@ -46,18 +45,83 @@ import { dayOf, type Gas, type GasSum } from './sums'
 const decodeTransaction = decoderOf(transactions)
 
 export function createSettling(parts: SettlingParts): SettlingCommits {
-  return { ...createLaunches(parts), ...createChanges(parts), ...createEnds(parts) }
-}
-
-type Changes = Pick<
-  SettlingCommits,
-  'replace' | 'confirm' | 'expire' | 'revert' | 'reopen' | 'resendJob'
->
-
-function createChanges(parts: SettlingParts): Changes {
   const { commits } = parts
-  const nothing = () => undefined
   return {
+    async launch(input) {
+      try {
+        return { kind: 'stored', payments: await store(parts, input) }
+      } catch (error) {
+        const refused = refusalOf(error)
+        if (refused) return { kind: 'refused', ...refused }
+        if (!isDuplicate(error)) throw error
+        const found = await findOthers(parts, input)
+        if (found === undefined) throw error
+        return found
+      }
+    },
+    async launchJob({ transaction, job, rider }) {
+      try {
+        await parts.commits.add({
+          call: 'launch_job',
+          input: {
+            fence: fenceOf(parts, transaction),
+            transaction: toJson(transactions, transaction),
+            job: toJson(jobs, job),
+            rider: rider === undefined ? null : productRows.rider(rider),
+          },
+          key: laneKey(transaction),
+          events: rider && {
+            types: productRows.events.types,
+            of: (ridden) => productRows.events.of(rider, ridden),
+          },
+        })
+        return undefined
+      } catch (error) {
+        if (error instanceof RefusedError) return error.reason
+        throw error
+      }
+    },
+    async storeExternal(input) {
+      const { id } = input.row
+      try {
+        await parts.commits.add({
+          call: 'store_external',
+          input: entryOf(input),
+          key: id,
+          events: {
+            types: ['payment.confirmed'],
+            of: (stored) =>
+              confirmedEvents(stored === null ? paymentOf(input.row) : toPayment(stored)),
+          },
+        })
+        return 'stored'
+      } catch (error) {
+        const refused = refusalOf(error)
+        if (refused) return { refused: refused.reason }
+        if (!isDuplicate(error)) throw error
+        const found = await findOthers(parts, { fresh: [input] })
+        return found?.kind === 'refused' ? { refused: found.reason } : 'known'
+      }
+    },
+    async record(inclusion, members, options) {
+      // After a loss the chain restores this, except that a delivery was started.
+      const isSoon = !members.some((each) => each.startsDelivery)
+      const { sum, confirmed } = await repeatDuplicate((isFirst) => {
+        const isCostly = options?.isCostly ?? false
+        const change = recordOf(parts, inclusion, members, { isCostly, isFirst })
+        return isSoon ? parts.commits.addSoon(change) : parts.commits.add(change)
+      })
+      const { network, product } = inclusion.included
+      parts.gas.note({ network, product, day: dayOf(inclusion.at), sum })
+      return confirmed
+    },
+    async giveUp({ hashes, payments, job, at }) {
+      await parts.commits.add({
+        call: 'give_up',
+        input: { fence: await fenceOfFirst(parts, hashes), hashes, payments, job: job ?? null, at },
+        key: payments[0] ?? job ?? '',
+      })
+    },
     async replace({ transaction, hashes, payments, job }) {
       await commits.add({
         call: 'replace',
@@ -69,7 +133,6 @@ function createChanges(parts: SettlingParts): Changes {
           job: job ?? null,
         },
         key: laneKey(transaction),
-        read: nothing,
       })
     },
     async confirm(id, { transaction, logIndex, blockNumber }, at) {
@@ -83,7 +146,6 @@ function createChanges(parts: SettlingParts): Changes {
           at,
         },
         key: id,
-        read: nothing,
         events: {
           types: ['payment.confirmed'],
           of: (row) => (row === null ? [] : [Event.paymentConfirmed(toPayment(row), at)]),
@@ -91,10 +153,10 @@ function createChanges(parts: SettlingParts): Changes {
       })
     },
     async expire(id, isUsed) {
-      await commits.add({ call: 'expire', input: { id, used: isUsed }, key: id, read: nothing })
+      await commits.add({ call: 'expire', input: { id, used: isUsed }, key: id })
     },
     async revert(id, hashes) {
-      await commits.add({ call: 'revert', input: { id, hashes }, key: id, read: nothing })
+      await commits.add({ call: 'revert', input: { id, hashes }, key: id })
     },
     reopen: async (network, hash) =>
       commits.add({
@@ -116,50 +178,7 @@ function createChanges(parts: SettlingParts): Changes {
   }
 }
 
-type Launches = Pick<SettlingCommits, 'launch' | 'launchJob' | 'storeExternal'>
 type Launch = Parameters<SettlingCommits['launch']>[0]
-
-/** Writes before bytes are sent, or for a payment with an external settlement. */
-function createLaunches(parts: SettlingParts): Launches {
-  return {
-    async launch(input) {
-      try {
-        return { kind: 'stored', payments: await store(parts, input) }
-      } catch (error) {
-        const refused = refusalOf(error)
-        if (refused) return { kind: 'refused', ...refused }
-        if (!isDuplicate(error)) throw error
-        const found = await findOthers(parts, input)
-        if (found === undefined) throw error
-        return found
-      }
-    },
-    launchJob: (input) => launchJob(parts, input),
-    async storeExternal(input) {
-      const { id } = input.row
-      try {
-        await parts.commits.add({
-          call: 'store_external',
-          input: entryOf(parts, input),
-          key: id,
-          read: () => undefined,
-          events: {
-            types: ['payment.confirmed'],
-            of: (stored) =>
-              confirmedEvents(stored === null ? paymentOf(input.row) : toPayment(stored)),
-          },
-        })
-        return 'stored'
-      } catch (error) {
-        const refused = refusalOf(error)
-        if (refused) return { refused: refused.reason }
-        if (!isDuplicate(error)) throw error
-        const found = await findOthers(parts, { fresh: [input] })
-        return found?.kind === 'refused' ? { refused: found.reason } : 'known'
-      }
-    },
-  }
-}
 
 async function store(
   parts: SettlingParts,
@@ -174,7 +193,7 @@ async function store(
       fence: fenceOf(parts, transaction),
       transaction: toJson(transactions, transaction),
       fresh: arrayText(plain.map(({ row }) => rowText(payments, row))),
-      with_rows: fresh.filter(({ rows }) => rows).map((each) => entryOf(parts, each)),
+      with_rows: fresh.filter(({ rows }) => rows).map((each) => entryOf(each)),
       again: arrayText(again.map(({ id }) => id).toSorted()),
       members: arrayText([...again.map(({ id }) => id), ...fresh.map(({ row }) => row.id)]),
       limits: limited.map(({ row: { id, idempotencyKey: key }, fundsAtomic }) => ({
@@ -220,12 +239,12 @@ function locksOf(fresh: readonly NewPayment[]): { locks?: readonly string[] } {
 }
 
 /** The input of `insert_with_rows`. */
-function entryOf({ products }: SettlingParts, { row, rows }: NewPayment): Json {
+function entryOf({ row, rows }: NewPayment): Json {
   const entry = { row: toJson(payments, row) }
   if (rows === undefined) return entry
   return 'settles' in rows
     ? { ...entry, authorization: true }
-    : { ...entry, order: products.order(rows) }
+    : { ...entry, order: productRows.order(rows) }
 }
 
 /** What refused payments or their rows, and the ids of the payments. */
@@ -283,40 +302,11 @@ function findTwin(rows: readonly Asked[]): Asked | undefined {
   })
 }
 
-async function launchJob(
-  parts: SettlingParts,
-  { transaction, job, rider }: Parameters<SettlingCommits['launchJob']>[0],
-): ReturnType<SettlingCommits['launchJob']> {
-  const { products } = parts
-  try {
-    await parts.commits.add({
-      call: 'launch_job',
-      input: {
-        fence: fenceOf(parts, transaction),
-        transaction: toJson(transactions, transaction),
-        job: toJson(jobs, job),
-        rider: rider === undefined ? null : products.rider(rider),
-      },
-      key: laneKey(transaction),
-      read: () => undefined,
-      events: rider && {
-        types: products.events.types,
-        of: (ridden) => products.events.of(rider, ridden),
-      },
-    })
-    return undefined
-  } catch (error) {
-    if (error instanceof RefusedError) return error.reason
-    throw error
-  }
-}
-
 function confirmedEvents(payment: Payment) {
   const { confirmedAt } = payment
   return confirmedAt === undefined ? [] : [Event.paymentConfirmed(payment, confirmedAt)]
 }
 
-type Ends = Pick<SettlingCommits, 'record' | 'giveUp'>
 type Confirmed = readonly (Payment | undefined)[]
 type Options = {
   isCostly: boolean
@@ -326,32 +316,6 @@ type Options = {
 
 /** A log may be taken, and others may record another transaction at the nonce at the same time. */
 const attemptsMax = 3
-
-/** What ends an account nonce. */
-function createEnds(parts: SettlingParts): Ends {
-  return {
-    async record(inclusion, members, options) {
-      // After a loss the chain restores this, except that a delivery was started.
-      const isSoon = !members.some((each) => each.startsDelivery)
-      const { sum, confirmed } = await repeatDuplicate((isFirst) => {
-        const isCostly = options?.isCostly ?? false
-        const change = recordOf(parts, inclusion, members, { isCostly, isFirst })
-        return isSoon ? parts.commits.addSoon(change) : parts.commits.add(change)
-      })
-      const { network, product } = inclusion.included
-      parts.gas.note({ network, product, day: dayOf(inclusion.at), sum })
-      return confirmed
-    },
-    async giveUp({ hashes, payments, job, at }) {
-      await parts.commits.add({
-        call: 'give_up',
-        input: { fence: await fenceOfFirst(parts, hashes), hashes, payments, job: job ?? null, at },
-        key: payments[0] ?? job ?? '',
-        read: () => undefined,
-      })
-    },
-  }
-}
 
 function recordOf(
   parts: SettlingParts,
@@ -493,32 +457,9 @@ async function repeatDuplicate<T>(run: (isFirst: boolean) => Promise<T>): Promis
 /** The dependencies of the commits of settlement. */
 export type SettlingParts = Parts & {
   gas: Pick<Gas, 'note'>
-  products: ProductRows
   /** The event of a gas budget that this addition spends. */
   spent(gas: AddedGas): WebhookEvent | undefined
   fences?: Fences | undefined
-}
-
-/** Gas that was added to the sum of a day. */
-type AddedGas = {
-  network: Network.Id
-  product: GasProduct
-  at: number
-  beforeWei: bigint
-  afterWei: bigint
-}
-
-/** Rows of products as JSON for the functions that write them inside a commit of settlement. */
-type ProductRows = {
-  /** The `rows` of `insert_order`. */
-  order(rows: OrderRows): Json
-  /** The `rider` of `ride_order` or `ride_grant`. */
-  rider(rider: JobRider): Json
-  /** Events of a rider that was written, from what its function returned. */
-  events: {
-    types: readonly EventType[]
-    of(rider: JobRider, ridden: Json): readonly WebhookEvent[]
-  }
 }
 
 /**

@@ -29,7 +29,6 @@ export function createWebhooks({ commits, reader, outbox, isSender }: Options): 
         call: 'add_messages',
         input: { messages: rows },
         key: 'webhook',
-        read: () => undefined,
       })
       outbox.notify()
     },

@@ -8,7 +8,7 @@ import type { Fences } from '../../db/postgres/fences'
 import { installFunctions, searchFunctions } from '../../db/postgres/functions'
 import { type Lines, openLines } from '../../db/postgres/line-pool'
 import { createPaymentReads, createReader, selectsOf } from '../../db/postgres/reader'
-import { createSettling, productRows } from '../../db/postgres/settling'
+import { createSettling } from '../../db/postgres/settling'
 import { startGas } from '../../db/postgres/sums'
 import { createLedger } from '../../db/sqlite/ledger'
 import { openInMemory } from '../../db/sqlite/open'
@@ -117,7 +117,6 @@ export async function openGateway(
       ...parts,
       gas,
       spent: subscribers.spent,
-      products: productRows,
       fences: options.fences,
     }),
     deliveries: createDeliveries(parts),
