@@ -3,7 +3,7 @@ import { createRecent, type Recent } from '../books/read'
 import { createTally, startHours } from '../books/tally'
 import { bufferedBytes } from '../facilitator/handler'
 import { createPayees } from '../facilitator/payees'
-import { createSettling } from '../facilitator/settle-once'
+import { createSettleRuns } from '../facilitator/settle-once'
 import { createBreaker } from '../gateway/upstream/breaker'
 import { createConcurrency } from '../gateway/upstream/concurrency'
 import { createLatency } from '../gateway/upstream/latency'
@@ -82,7 +82,7 @@ export async function startParts(base: Base, { peerOf, certificates }: HttpServe
       'operation',
       'answer',
     ]),
-    settling: createSettling(payees, sales.claims),
+    settling: createSettleRuns(payees, sales.claims),
     deskAddress: Crypto.addressOf(secrets.deskKey),
     upstream,
     refusals: createRefusals({ upstream, now, log }),

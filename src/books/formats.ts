@@ -6,7 +6,7 @@ import { type Asset, type Group, type Line, nameOf, type Report, usdText } from 
 const shownMax = 100
 
 /** The report for people: aligned tables, then notes about what needs attention. */
-export function toText(report: Report): string {
+export function reportText(report: Report): string {
   const { by, from, to, lines, totals, requests } = report
   const sales = lines.filter((line) => line.class === 'sale')
   const own = lines.filter((line) => line.class === 'own')
@@ -198,7 +198,7 @@ function requestTable(by: string, requests: Report['requests']): string[] {
 }
 
 /** The report as JSON: counts are numbers, amounts are strings. */
-export function toJson({ by, from, to, ...report }: Report): string {
+export function reportJson({ by, from, to, ...report }: Report): string {
   const ofClass = (name: Line['class']) =>
     report.lines.filter((line) => line.class === name).map(lineJson)
   const networks = new Map(
@@ -294,7 +294,7 @@ type Row = Partial<Record<(typeof columns)[number], string | number | bigint | u
  * The report as CSV (RFC 4180) with one header. A line is of the class `sale`, `own`,
  * `facilitator`, `gas` (grants and other transactions without a payment) or `requests`.
  */
-export function toCsv({ lines, otherGas, requests }: Report): string {
+export function reportCsv({ lines, otherGas, requests }: Report): string {
   const rows: Row[] = [
     ...lines.map(({ class: of, asset, figures, usd, ...group }) => ({
       class: of,

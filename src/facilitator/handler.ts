@@ -14,11 +14,11 @@ import * as Sponsoring from '../protocol/Sponsoring'
 import type { Settlement } from '../settlement/settlement'
 import type { ApprovalSponsor } from '../settlement/sponsorship'
 import * as Policy from './Policy'
-import { type SettleCall, type Settled, type Settling, settleOnce } from './settle-once'
+import { type SettleCall, type Settled, type SettleRuns, settleOnce } from './settle-once'
 import {
   type CheckedRequest,
   identify,
-  open,
+  openRequest,
   type Unidentified,
   verifyRequest,
 } from './verification'
@@ -37,7 +37,7 @@ type FacilitatorOptions = {
   now: () => number
   log: Log
   requestId: () => string
-  settling: Settling
+  settling: SettleRuns
   /** Counts calls by answer: a result, or the code of a problem. */
   calls: Counter
   /** False while the process stops: nothing new is started. */
@@ -186,7 +186,7 @@ async function read(
   const body = await readBody(request, bodyMaxBytes, facilitating.budget, owner)
   let subject: Unidentified
   try {
-    const opened = open(facilitating, body.bytes, caller)
+    const opened = openRequest(facilitating, body.bytes, caller)
     if ('code' in opened) return { ...opened, network: Facilitation.networkNamed(body.bytes) }
     subject = opened
   } finally {

@@ -29,13 +29,13 @@ import {
 type SettleOptions = VerificationOptions & {
   /** Longest wait, whatever the requirements name, ms. */
   waitMs: number
-  settling: Settling
+  settling: SettleRuns
 }
 
 /**
  * Settlements in progress. They outlive a reload, which creates a new settler beside the old one.
  */
-export type Settling = {
+export type SettleRuns = {
   /** By the key of the money. */
   runs: Map<string, Run>
   /** The money for which each caller's own key is used. */
@@ -47,7 +47,7 @@ export type Settling = {
   claims: Claims
 }
 
-export function createSettling(payees: Payees, claims: Claims): Settling {
+export function createSettleRuns(payees: Payees, claims: Claims): SettleRuns {
   return { runs: new Map(), keys: new Map(), calls: 0, payees, claims }
 }
 

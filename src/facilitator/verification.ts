@@ -58,7 +58,7 @@ type Verification =
   | { kind: 'unavailable'; detail: string; retryAfterSeconds: number }
 
 /** Reads a request. Faults are answered 400: `invalid_network` and those of `parse`. */
-export function open(
+export function openRequest(
   { sponsor, networks, now }: VerificationOptions,
   body: Uint8Array,
   { operation, keyHash }: Pick<CheckedRequest, 'operation' | 'keyHash'>,

@@ -9,7 +9,7 @@ import type { ApprovalRefusal, ApprovalSponsor } from '../settlement/sponsorship
 import type { Meter } from '../settlement/state/metrics'
 import * as Approve from './Approve'
 import { approvalLimits, approvesMissingMax, createClients } from './clients'
-import { createSemaphore, estimateApprove, idle, readFacts } from './facts'
+import { createSemaphore, estimateApprove, idle, readHolder } from './facts'
 import * as Grant from './Grant'
 import {
   roomOf,
@@ -156,7 +156,7 @@ async function judge(
 ): Promise<Plan | ApprovalRefusal> {
   const { network, approve, row } = asked
   const [{ facts, baseFeeWei }, included, pending] = await Promise.all([
-    readFacts(settlement, network, payer),
+    readHolder(settlement, network, payer),
     countOf(settlement, network, payer, 'latest'),
     countOf(settlement, network, payer, 'pending'),
   ])

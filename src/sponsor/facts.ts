@@ -19,7 +19,7 @@ type AddressFacts = { facts: Grant.Facts; baseFeeWei: bigint; blockNumber: bigin
  * present one suffices. Throws RpcFault when the node has no answer, for example because it does
  * not keep that state.
  */
-export async function readFacts(
+export async function readHolder(
   settlement: SponsorSettlement,
   network: Sponsored,
   address: Address,

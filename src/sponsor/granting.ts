@@ -15,7 +15,7 @@ import * as Schema from '../protocol/Schema'
 import { dayMs } from '../protocol/Time'
 import type { Meter } from '../settlement/state/metrics'
 import { createClients, networkOf } from './clients'
-import { approveCall, createSemaphore, estimateApprove, idle, readFacts, tipOf } from './facts'
+import { approveCall, createSemaphore, estimateApprove, idle, readHolder, tipOf } from './facts'
 import * as Grant from './Grant'
 import {
   type Funded,
@@ -269,7 +269,7 @@ async function judge(
   row: GrantRow | undefined,
 ): Promise<GrantRefusal | { kind: 'amount'; wei: bigint; approve: Grant.Approve }> {
   const { asset, sponsor, chainId } = network
-  const { facts, baseFeeWei } = await readFacts(settlement, network, address)
+  const { facts, baseFeeWei } = await readHolder(settlement, network, address)
   if (facts.code === 'eoa' && facts.allowanceAtomic > 0n) {
     return refuse('already-approved', 'The address has approved Permit2 already: pay now.')
   }

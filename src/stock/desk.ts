@@ -2,7 +2,7 @@ import type { Address } from 'viem'
 import { type Order, type State, unfinished } from '../../db/Order'
 import type { HistoryQuery } from '../../db/orders'
 import { refundId, swapId } from './Order'
-import { type Context, type DeskSettlement, isOurs, type Next, step } from './steps'
+import { type DeskContext, type DeskSettlement, isOurs, type Next, step } from './steps'
 
 /** The stock desk: takes orders and drives each to its end, across faults and restarts. */
 export type Desk = {
@@ -27,7 +27,7 @@ export type Desk = {
   stop(): Promise<void>
 }
 
-export type DeskOptions = Omit<Context, 'endedAt' | 'logSpans' | 'unseen' | 'notify'> & {
+export type DeskOptions = Omit<DeskContext, 'endedAt' | 'logSpans' | 'unseen' | 'notify'> & {
   /**
    * Ms between two searches for orders that are not driven, and for retries that operators
    * requested.
@@ -43,7 +43,7 @@ export function createDesk(options: DeskOptions): Desk {
   const view = async (order: Order | undefined) => order && withNewest(settlement, order)
   const find = async (id: string) => view(await orders.find(id))
   const waits = createOrderWaits(find, settlement.isShared ? lookMs : undefined)
-  const context: Context = {
+  const context: DeskContext = {
     ...options,
     endedAt: new Map(),
     logSpans: new Map(),
@@ -134,7 +134,7 @@ function countsOf(open: readonly Order[]): ReadonlyMap<State, number> {
 }
 
 /** Logs the orders that were paid to another desk account. */
-async function warnOfOthers(context: Context, orders: readonly Order[]): Promise<void> {
+async function warnOfOthers(context: DeskContext, orders: readonly Order[]): Promise<void> {
   const { settlement, log } = context
   for (const order of orders) {
     const payment = await settlement.findById(order.paymentId)
@@ -175,7 +175,7 @@ type DriverOptions = {
   laterMs: number
   /** Ms between two searches for orders that are not driven. */
   sweepMs: number
-  log: Context['log']
+  log: DeskContext['log']
 }
 
 /** More steps than any order needs at once: a looping order must not stop the others. */

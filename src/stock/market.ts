@@ -53,7 +53,12 @@ export type MarketOptions = {
   history?: Pick<History, 'add'>
   stock: Stock
   asset: NetworkConfig['asset']
-  read: Read
+  /** Many eth_calls in one, in the state of one block; undefined for one that failed by itself. */
+  read(
+    network: Network.Id,
+    calls: readonly Call[],
+    options?: { timeoutMs?: number },
+  ): Promise<{ blockNumber: bigint; results: readonly (Hex | undefined)[] }>
   /** Unix ms. */
   now: () => number
   /** Whether the issuer halts trading; undefined when it does not answer. Must answer fast. */
@@ -167,13 +172,6 @@ function createRecent(now: () => number) {
 function isRecent<T extends { askedAt: number }>(known: T | undefined, now: number): known is T {
   return known !== undefined && Math.abs(now - known.askedAt) < maxAgeMs
 }
-
-/** Many eth_calls in one, in the state of one block; undefined for one that failed by itself. */
-export type Read = (
-  network: Network.Id,
-  calls: readonly Call[],
-  options?: { timeoutMs?: number },
-) => Promise<{ blockNumber: bigint; results: readonly (Hex | undefined)[] }>
 
 /** Concurrent reads for free answers: payments need the node, too. */
 const activeMax = 2

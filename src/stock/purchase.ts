@@ -33,7 +33,7 @@ type OrderRequest = Pick<Sale, 'url' | 'headers' | 'presented' | 'requestId' | '
   terms: Instrument.Terms
 }
 
-export type PurchaseOptions = CheckoutOptions & {
+export type OrderShopOptions = CheckoutOptions & {
   orders: Pick<OrderLedger, 'countRefunds' | 'countUnderWay' | 'countRefundable' | 'countOpen'>
   desk: Desk
   /** For unpaid requests, which may share a snapshot. */
@@ -57,26 +57,26 @@ export type PurchaseOptions = CheckoutOptions & {
 /** A request with a credential. `deadline`: when its buyer stops waiting, unix ms. */
 type OrderSale = Sale & OrderRequest & { deadline: number }
 
-type Parts = PurchaseOptions & {
+type Parts = OrderShopOptions & {
   /** The items of the newest terms, with the constants of their 402. */
   items: Map<string, Item>
 }
 
 /** Takes orders: makes all checks before money moves, and answers with the state of the order. */
-export type Purchase = Parts &
+export type OrderShop = Parts &
   Shop<OrderSale> & {
     /** Number of waiting buyers. */
     inFlight: number
   }
 
 /** Creates the sale of orders. */
-export function createPurchase(options: PurchaseOptions): Purchase {
+export function createOrderShop(options: OrderShopOptions): OrderShop {
   const parts = { ...options, items: new Map() }
   return { ...parts, product: createOrderProduct(parts), keys: new Set(), inFlight: 0 }
 }
 
 /** The 402, or the state of the order. Throws ProblemError. */
-export async function buyShares(purchase: Purchase, incoming: OrderRequest): Promise<Response> {
+export async function buyShares(purchase: OrderShop, incoming: OrderRequest): Promise<Response> {
   const { kind } = incoming.presented
   purchase.inFlight++
   try {

@@ -12,12 +12,12 @@ import {
 } from './market'
 import { createMarketData, type MarketData } from './market-data'
 import { createExplorer, createIssuer } from './public-sources'
-import { createPurchase, type Purchase, type PurchaseOptions } from './purchase'
+import { createOrderShop, type OrderShop, type OrderShopOptions } from './purchase'
 
 /** The parts that take orders. They are kept over a reload, because they have open orders. */
-export type StartedStock = { desk: Desk; purchase: Purchase }
+export type StartedStock = { desk: Desk; purchase: OrderShop }
 
-type StartOptions = Omit<PurchaseOptions, keyof OpenMarket | 'desk' | 'own'> &
+type StartOptions = Omit<OrderShopOptions, keyof OpenMarket | 'desk' | 'own'> &
   Pick<DeskOptions, 'orders' | 'laterMs'> & {
     exchange: OpenMarket
     relayers: readonly Address[]
@@ -29,7 +29,7 @@ export function startStock(options: StartOptions): StartedStock {
   const { exchange, relayers } = options
   const desk = createDesk({ ...options, ...exchange, market: exchange.deskMarket })
   const own = [...relayers, desk.address]
-  const purchase = createPurchase({ ...options, ...exchange, desk, own })
+  const purchase = createOrderShop({ ...options, ...exchange, desk, own })
   const gauge = options.meter.gauge('stock_orders', 'Stock orders that are at no end.', ['state'])
   options.meter.onRender(async () => {
     for (const [state, count] of await desk.counts()) gauge.set(count, { state })

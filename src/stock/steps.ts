@@ -36,7 +36,7 @@ export type DeskSettlement = Pick<
 >
 
 /** The parts that the steps of an order share. */
-export type Context = {
+export type DeskContext = {
   orders: OrderLedger
   settlement: DeskSettlement
   /** The market in which the desk buys. */
@@ -74,7 +74,7 @@ const lateMs = 15 * 60 * 1000
 const runWaitMs = 2_000
 
 /** Moves an order on by one step. Throws the errors of the node or the settlement: try again. */
-export async function step(context: Context, order: Order): Promise<Next> {
+export async function step(context: DeskContext, order: Order): Promise<Next> {
   switch (order.state) {
     case 'settling':
       return settling(context, order)
@@ -95,7 +95,7 @@ export async function step(context: Context, order: Order): Promise<Next> {
   }
 }
 
-async function settling(context: Context, order: Order): Promise<Next> {
+async function settling(context: DeskContext, order: Order): Promise<Next> {
   const { unseen } = context
   const { id } = order
   const payment = await paymentOf(context, order.paymentId)
@@ -110,12 +110,12 @@ async function settling(context: Context, order: Order): Promise<Next> {
 }
 
 /** A reorganisation that is deeper than `reorg_depth` may mine a payment that had expired. */
-async function failed(context: Context, order: Order): Promise<Next> {
+async function failed(context: DeskContext, order: Order): Promise<Next> {
   if ((await paymentOf(context, order.paymentId)).state !== 'confirmed') return 'wait'
   return move(context, order, { kind: 'revive' })
 }
 
-async function settled(context: Context, order: Order): Promise<Next> {
+async function settled(context: DeskContext, order: Order): Promise<Next> {
   const { now, market } = context
   const { id, usdgAtomic, recipient } = order
   const payment = await paymentOf(context, order.paymentId)
@@ -162,7 +162,7 @@ async function settled(context: Context, order: Order): Promise<Next> {
   return notifyWritten(context, id, ended, ({ state }) => state === 'swapping')
 }
 
-async function swapping(context: Context, order: Order): Promise<Next> {
+async function swapping(context: DeskContext, order: Order): Promise<Next> {
   const { settlement } = context
   const job = await settlement.job(swapId(order))
   if (job === undefined) throw new Error(`order ${order.id} has no swap`)
@@ -183,7 +183,7 @@ async function swapping(context: Context, order: Order): Promise<Next> {
   return move(context, order, { kind: 'deliver', hash, amountAtomic, returnedAtomic })
 }
 
-async function delivered(context: Context, order: Order): Promise<Next> {
+async function delivered(context: DeskContext, order: Order): Promise<Next> {
   if ((await paymentOf(context, order.paymentId)).state === 'expired') {
     context.log('order-unpaid', { order: order.id })
   }
@@ -192,7 +192,7 @@ async function delivered(context: Context, order: Order): Promise<Next> {
 }
 
 /** Writes the refund, once its preconditions are proven. */
-async function beginRefund(context: Context, order: Order): Promise<Next> {
+async function beginRefund(context: DeskContext, order: Order): Promise<Next> {
   const { now, settlement } = context
   const { id, paymentId, refundAttempts: attempts } = order
   const payment = await paymentOf(context, paymentId)
@@ -228,7 +228,7 @@ async function beginRefund(context: Context, order: Order): Promise<Next> {
   return notifyWritten(context, id, ended, ({ refundTx }) => refundTx !== undefined)
 }
 
-async function refunding(context: Context, order: Order): Promise<Next> {
+async function refunding(context: DeskContext, order: Order): Promise<Next> {
   const { settlement } = context
   const job = await settlement.job(refundId(order))
   if (job === undefined) throw new Error(`order ${order.id} has no refund`)
@@ -249,7 +249,7 @@ async function refunding(context: Context, order: Order): Promise<Next> {
 }
 
 /** Handles a refund that was included and paid nothing: the use of the nonce shows the cause. */
-async function unrefunded(context: Context, order: Order, reason: HeldReason): Promise<Next> {
+async function unrefunded(context: DeskContext, order: Order, reason: HeldReason): Promise<Next> {
   if (await isSwapped(context, order)) {
     // A reorganisation included the failed swap again, before the refund.
     return move(context, order, { kind: 'reswap', refundTx: order.refundTx })
@@ -258,7 +258,7 @@ async function unrefunded(context: Context, order: Order, reason: HeldReason): P
   return hash ? move(context, order, { kind: 'refunded', hash }) : hold(context, order, reason)
 }
 
-async function refunded(context: Context, order: Order): Promise<Next> {
+async function refunded(context: DeskContext, order: Order): Promise<Next> {
   const { settlement, log } = context
   const { id, refundTx } = order
   const refund = await settlement.job(refundId(order))
@@ -277,12 +277,12 @@ async function refunded(context: Context, order: Order): Promise<Next> {
 }
 
 /** Whether the chain has the swap now, as far as nodes show. */
-async function isSwapped({ settlement }: Context, order: Order): Promise<boolean> {
+async function isSwapped({ settlement }: DeskContext, order: Order): Promise<boolean> {
   return (await settlement.job(swapId(order)))?.state === 'confirmed'
 }
 
 /** Resumes on an operator's request that has an effect, or when the chain has changed by itself. */
-async function held(context: Context, order: Order): Promise<Next> {
+async function held(context: DeskContext, order: Order): Promise<Next> {
   const { settlement, log } = context
   const { id, refundTx, retryAt, heldReason } = order
   const stateOf = async (job: string) => (await settlement.job(job))?.state
@@ -318,7 +318,7 @@ const logAfterMs = 60_000
 
 /** What the nodes show of the payment. Logs a payment that is missing for a while. */
 async function observationOf(
-  context: Context,
+  context: DeskContext,
   { id }: Order,
   payment: Payment,
 ): Promise<Observation> {
@@ -339,7 +339,7 @@ async function observationOf(
 }
 
 /** No rule decides which node is wrong: send nothing and hold the order for an operator. */
-async function holdDisputed(context: Context, order: Order): Promise<Next> {
+async function holdDisputed(context: DeskContext, order: Order): Promise<Next> {
   const { unseen, log } = context
   const { id, settlementTx } = order
   if ((unseen.get(id)?.disputes ?? 0) < disputesMax) return 'later'
@@ -348,7 +348,7 @@ async function holdDisputed(context: Context, order: Order): Promise<Next> {
   return hold(context, order, 'settlement-disputed')
 }
 
-async function paymentOf({ settlement }: Context, id: string): Promise<Payment> {
+async function paymentOf({ settlement }: DeskContext, id: string): Promise<Payment> {
   const payment = await settlement.findById(id)
   if (payment === undefined) throw new Error(`no payment ${id}`)
   return payment
@@ -358,20 +358,20 @@ async function paymentOf({ settlement }: Context, id: string): Promise<Payment> 
 type Change<Move = OrderMove> = Move extends OrderMove ? Omit<Move, 'id' | 'at'> : never
 
 /** Makes one move of an order. One that another change preceded is tried again later, to avoid a tight loop. */
-async function move(context: Context, { id }: Order, change: Change): Promise<Next> {
+async function move(context: DeskContext, { id }: Order, change: Change): Promise<Next> {
   const moved = await context.orders.move({ ...change, id, at: context.now() })
   if (moved === undefined) return 'later'
   context.notify(moved)
   return 'again'
 }
 
-function hold(context: Context, order: Order, reason: HeldReason): Promise<Next> {
+function hold(context: DeskContext, order: Order, reason: HeldReason): Promise<Next> {
   return move(context, order, { kind: 'hold', reason })
 }
 
 /** After the write of a job: its order was moved with it. Throws when the order could not be moved. */
 async function notifyWritten(
-  context: Context,
+  context: DeskContext,
   id: string,
   ended: JobEnd,
   isMoved: (order: Order) => boolean,
@@ -396,7 +396,7 @@ type Shown = Pick<Receipt.Receipt, 'logs'>
  * holds the money of its orders. The money of this one belongs to other orders.
  */
 export function isOurs(
-  { settlement, stock }: Pick<Context, 'settlement' | 'stock'>,
+  { settlement, stock }: Pick<DeskContext, 'settlement' | 'stock'>,
   { transfer }: Payment,
 ): boolean {
   return transfer.network === stock.network && Address.equal(transfer.payee, settlement.desk)
@@ -408,7 +408,7 @@ function deliveredBy({ token, pool, recipient }: Order, { logs }: Shown): bigint
 }
 
 /** Amount that a successful swap returned to the payer, because the pool did not take it. */
-function returnedBy({ stock, network }: Context, { payer }: Order, { logs }: Shown): bigint {
+function returnedBy({ stock, network }: DeskContext, { payer }: Order, { logs }: Shown): bigint {
   return sum(
     Receipt.transfersOf(logs, { token: network.asset.address, from: stock.router, to: payer }),
   )
@@ -416,7 +416,7 @@ function returnedBy({ stock, network }: Context, { payer }: Order, { logs }: Sho
 
 /** Whether a successful refund has paid the whole amount to the payer of record. */
 async function isRefundedBy(
-  { settlement, network: { asset } }: Context,
+  { settlement, network: { asset } }: DeskContext,
   order: Order,
   { logs }: Shown,
 ): Promise<boolean> {
@@ -431,7 +431,11 @@ async function isRefundedBy(
  * receipt. The stored logs may come from a node that had not indexed it. Throws RpcFault or
  * RpcError.
  */
-async function askAgain({ settlement }: Context, { network }: Order, hash: Hex): Promise<Shown> {
+async function askAgain(
+  { settlement }: DeskContext,
+  { network }: Order,
+  hash: Hex,
+): Promise<Shown> {
   const receipt = Receipt.parse(await settlement.rpc(network, 'eth_getTransactionReceipt', [hash]))
   return receipt?.hash === hash && receipt.success ? receipt : { logs: [] }
 }
@@ -440,7 +444,7 @@ async function askAgain({ settlement }: Context, { network }: Order, hash: Hex):
  * Whether resuming a held order would have an effect although its transactions are as before.
  * Throws RpcFault or RpcError.
  */
-async function isNews(context: Context, order: Order): Promise<boolean> {
+async function isNews(context: DeskContext, order: Order): Promise<boolean> {
   const { settlement } = context
   switch (order.heldReason) {
     case 'delivery-not-found': {
@@ -474,7 +478,7 @@ async function isNews(context: Context, order: Order): Promise<boolean> {
  * refund once its signature is public. Undefined when the nonce is unused or no node shows its use.
  * Throws RpcFault.
  */
-async function findRefund(context: Context, order: Order): Promise<Hex | undefined> {
+async function findRefund(context: DeskContext, order: Order): Promise<Hex | undefined> {
   const { settlement } = context
   const { asset } = context.network
   const { network } = order
@@ -510,13 +514,13 @@ async function findRefund(context: Context, order: Order): Promise<Hex | undefin
 }
 
 /** Whether a job is included and failed, or can never be included. */
-async function isWithoutEffect({ settlement }: Context, id: string): Promise<boolean> {
+async function isWithoutEffect({ settlement }: DeskContext, id: string): Promise<boolean> {
   const state = (await settlement.job(id))?.state
   return state === 'failed' || state === 'replaced'
 }
 
 /** Whether no reorganisation can include a job that ended without effect. */
-async function isOver(context: Context, id: string): Promise<boolean> {
+async function isOver(context: DeskContext, id: string): Promise<boolean> {
   const { settlement, stock, endedAt, network } = context
   const job = await settlement.job(id)
   if (job?.state !== 'failed' && job?.state !== 'replaced') return false
@@ -554,7 +558,7 @@ export const swapGas = 1_600_000n
 export const refundGas = 400_000n
 
 /** The job of the swap: one transaction takes the money, pays the router and swaps, or reverts. */
-function swapOf(context: Context, order: Order): Job {
+function swapOf(context: DeskContext, order: Order): Job {
   const { market } = context
   const validBefore = secondsOf(context) + swapSeconds
   return {
@@ -577,7 +581,7 @@ function swapOf(context: Context, order: Order): Job {
 }
 
 /** Returns the whole payment to the payer of record. */
-function refundOf(context: Context, order: Order): Job {
+function refundOf(context: DeskContext, order: Order): Job {
   const { payer: payee, totalAtomic: amountAtomic } = order
   const validBefore = secondsOf(context) + refundSeconds
   return {
@@ -596,7 +600,7 @@ function refundOf(context: Context, order: Order): Job {
 type Terms = Omit<Transfer.Transfer, 'signature'>
 
 function termsOf(
-  { settlement, network: { asset, chainId } }: Context,
+  { settlement, network: { asset, chainId } }: DeskContext,
   order: Order,
   terms: Pick<Terms, 'payee' | 'amountAtomic' | 'validBefore'>,
 ): Terms {
@@ -606,16 +610,16 @@ function termsOf(
   return { ...terms, ...at, method: 'eip3009', payer, nonce, validAfter: 0n }
 }
 
-function jobOf({ settlement }: Context, { network }: Order) {
+function jobOf({ settlement }: DeskContext, { network }: Order) {
   return { product: 'desk', network, relayer: settlement.desk, valueWei: 0n } as const
 }
 
-function secondsOf({ now }: Context): bigint {
+function secondsOf({ now }: DeskContext): bigint {
   return BigInt(Math.floor(now() / 1000))
 }
 
 /** The listed token of an order, with the pool and fee that the order has pinned. */
-function tokenOf({ stock }: Context, order: Order): StockToken | undefined {
+function tokenOf({ stock }: DeskContext, order: Order): StockToken | undefined {
   return stock.tokens.find(
     ({ address, pool, fee }) =>
       address === order.token && pool === order.pool && fee === order.poolFee,

@@ -2,7 +2,7 @@ import type { Message, SweepReason, WebhookLedger } from '../../db/webhooks'
 import type { Webhook } from '../config/Config'
 import type { Log } from '../log'
 import { headersOf } from '../protocol/Webhook'
-import type { Answer, Post } from './post'
+import type { Post, PostAnswer } from './post'
 
 /** Messages of one endpoint that are sent at once. */
 const concurrencyMax = 16
@@ -50,7 +50,7 @@ export function createEndpoint(config: Webhook): Endpoint {
 }
 
 /** Sends the due messages of an endpoint as far as it may have more in progress. Never rejects. */
-export async function pump(
+export async function sendDue(
   options: SendingOptions,
   endpoint: Endpoint,
   signal: AbortSignal,
@@ -98,7 +98,7 @@ async function start(
   for (const message of free.slice(0, freePlaces(endpoint, at, signal))) {
     const attempt = send(options, endpoint, message, signal).finally(() => {
       inFlight.delete(message.seq)
-      void pump(options, endpoint, signal)
+      void sendDue(options, endpoint, signal)
     })
     inFlight.set(message.seq, attempt)
   }
@@ -135,7 +135,7 @@ async function record(
   options: SendingOptions,
   endpoint: Endpoint,
   message: Message,
-  answer: Answer,
+  answer: PostAnswer,
 ): Promise<void> {
   const { ledger, ended, now } = options
   const at = now()
@@ -164,7 +164,11 @@ async function record(
 }
 
 /** Counts a failure of the endpoint. Returns the wait that it requires, ms. */
-function note({ now, random, log }: SendingOptions, endpoint: Endpoint, answer: Answer): number {
+function note(
+  { now, random, log }: SendingOptions,
+  endpoint: Endpoint,
+  answer: PostAnswer,
+): number {
   const at = now()
   const isError = 'error' in answer
   // Other statuses are about one message: the endpoint itself works.

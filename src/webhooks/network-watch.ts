@@ -22,7 +22,7 @@ export type Watched = {
  * Writes the events of conditions that are no row of the database. They are found by looking at the
  * states; what is not met at the start counts, too.
  */
-export function createWatch(options: {
+export function createConditionWatch(options: {
   ledger: Pick<WebhookLedger, 'add'>
   watched: Watched
   /** Unix ms. */

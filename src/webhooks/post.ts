@@ -18,14 +18,14 @@ export type PostOptions = {
   timeoutMs?: number | undefined
 }
 
-export type Answer = { status: number; retryAfter: string | null } | { error: string }
+export type PostAnswer = { status: number; retryAfter: string | null } | { error: string }
 
 /** Sends one message once. Never rejects. */
 export type Post = (
   endpoint: Pick<Webhook, 'url' | 'allowPrivate'>,
   message: { headers: Record<string, string>; body: string },
   signal: AbortSignal,
-) => Promise<Answer>
+) => Promise<PostAnswer>
 
 /**
  * Sends by the rules that protect the upstreams: the name is resolved once, and the connection is

@@ -3,8 +3,8 @@ import type { NetworkConfig, Webhook } from '../config/Config'
 import type { Log } from '../log'
 import { typesOf } from '../protocol/Webhook'
 import type { Meter } from '../settlement/state/metrics'
-import { createEndpoint, type Endpoint, pump, type SendingOptions } from './endpoint'
-import { createWatch, type Watched } from './network-watch'
+import { createEndpoint, type Endpoint, type SendingOptions, sendDue } from './endpoint'
+import { createConditionWatch, type Watched } from './network-watch'
 import { createPost, type PostOptions } from './post'
 
 /** Time between two looks for messages whose time has come or that an operator sends again, ms. */
@@ -74,7 +74,7 @@ export function startWebhooks(options: WebhooksOptions) {
     apply,
     /** Reports what fails and recovers. Call it when each network was checked once. */
     watch(watched: Watched): void {
-      look = createWatch({ ledger, watched, now })
+      look = createConditionWatch({ ledger, watched, now })
     },
     /** Begins nothing new; resolves when nothing is in progress. */
     async stop(limitMs: number): Promise<void> {
@@ -140,7 +140,7 @@ export function createSender(options: SenderOptions) {
   const sending: SendingOptions = { ...options, onGone: subscribe }
   const pumpAll = () => {
     if (!state.isSending) return
-    for (const endpoint of endpoints.values()) void pump(sending, endpoint, attempts.signal)
+    for (const endpoint of endpoints.values()) void sendDue(sending, endpoint, attempts.signal)
   }
   // After this turn of the event loop its commits have ended, and one look finds all of them.
   ledger.onMessage(() => {

@@ -11,7 +11,7 @@ import type { Job, JobEnd } from '../../src/settlement/send/Job'
 import type { SwapTerms } from '../../src/stock/market'
 import { refundId, swapId } from '../../src/stock/Order'
 import type { Snapshot, Verdict } from '../../src/stock/Snapshot'
-import type { Context, DeskSettlement } from '../../src/stock/steps'
+import type { DeskContext, DeskSettlement } from '../../src/stock/steps'
 import { type Chain, type ModelJob, newHash, sharesFor } from './desk-chain'
 import { asset, deskAddress, encode, readSigned } from './desk-orders'
 
@@ -33,7 +33,7 @@ export type World = {
 /** The view of a process that is started now. */
 export function connect(world: World): {
   settlement: DeskSettlement
-  market: Context['market']
+  market: DeskContext['market']
   orders: OrderLedger
 } {
   const born = world.generation
@@ -155,7 +155,7 @@ function settlementOf(world: World, born: number): DeskSettlement {
   }
 }
 
-function marketOf(world: World, born: number): Context['market'] {
+function marketOf(world: World, born: number): DeskContext['market'] {
   const { chain } = world
   const { random, state } = chain
   // The desk reads only the shares of a snapshot.

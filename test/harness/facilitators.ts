@@ -2,7 +2,7 @@ import type { Hex } from 'viem'
 import type { Config } from '../../src/config/Config'
 import { createFacilitator } from '../../src/facilitator/handler'
 import { createPayees } from '../../src/facilitator/payees'
-import { createSettling } from '../../src/facilitator/settle-once'
+import { createSettleRuns } from '../../src/facilitator/settle-once'
 import { createBudget } from '../../src/http/body'
 import { createRegistry } from '../../src/http/metrics'
 import { createRateLimit } from '../../src/http/rate-limit'
@@ -66,7 +66,7 @@ export function facilitatorAt(
     now,
     log: silent,
     requestId: () => 'req_test',
-    settling: createSettling(payees, new Map()),
+    settling: createSettleRuns(payees, new Map()),
     calls: createRegistry().counter('calls', '', ['operation', 'answer']),
     accepts: () => true,
   })

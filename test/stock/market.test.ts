@@ -4,7 +4,7 @@ import type { StockToken } from '../../src/config/Config'
 import { account } from '../../src/demo/accounts'
 import { balanceOf, execute } from '../../src/demo/chains'
 import { samplePrice } from '../../src/demo/exchange'
-import { createMarket, type MarketOptions, type Read } from '../../src/stock/market'
+import { createMarket, type MarketOptions } from '../../src/stock/market'
 import { problemOf, type Verdict } from '../../src/stock/Snapshot'
 import { revert, snapshot } from '../harness/chains'
 import { block, drain, movePrice, pause, setFeed, setMultiplier } from '../harness/exchange'
@@ -35,6 +35,7 @@ beforeEach(async () => {
   clock += 1_000
 })
 
+type Read = MarketOptions['read']
 type Call = Parameters<Read>
 /** As the desk reads. */
 const newest = { fresh: true }

@@ -15,7 +15,7 @@ import * as Crypto from '../../src/protocol/Crypto'
 import type { Job } from '../../src/settlement/send/Job'
 import * as Instrument from '../../src/stock/Instrument'
 import * as Orders from '../../src/stock/Order'
-import { type Context, step } from '../../src/stock/steps'
+import { type DeskContext, step } from '../../src/stock/steps'
 import { deskAddress, network, orderOf, paymentRow, stock } from '../harness/desk-orders'
 import { failureOf } from '../harness/outcome'
 import { temporary } from '../harness/settlement'
@@ -295,7 +295,7 @@ describe('what is written with a payment or a job', () => {
           },
         },
       }
-      const stepping = step(context as unknown as Context, order)
+      const stepping = step(context as unknown as DeskContext, order)
       expect(await failureOf(stepping)).toBeInstanceOf(Error)
       expect(refusals).toEqual(['payment-not-confirmed'])
       expect((await ledger.find(order.id))?.state).toBe(state)

@@ -5,7 +5,7 @@ import { write } from '../../db/sqlite/write'
 import type { Subscriptions, WebhookLedger } from '../../db/webhooks'
 import { account } from '../../src/demo/accounts'
 import { eventTypes, typesOf } from '../../src/protocol/Webhook'
-import { createWatch } from '../../src/webhooks/network-watch'
+import { createConditionWatch } from '../../src/webhooks/network-watch'
 import { endpointOf, startSender } from '../harness/outbox'
 import { startReceiver } from '../harness/receiver'
 import { type Scripted, scripted } from '../harness/scripted'
@@ -249,7 +249,7 @@ describe.concurrent('what fails and recovers', () => {
   async function watching(own: Awaited<ReturnType<typeof subscribed>>) {
     const states = { ready: true, balanceWei: 10n ** 18n, refused: [] as string[] }
     const clock = { ms: own.clock.ms }
-    const look = createWatch({
+    const look = createConditionWatch({
       ledger: own.webhooks,
       watched: {
         networks: () => [

@@ -1,5 +1,5 @@
 import { type By, groupings } from '../../books/Books'
-import { toCsv, toJson, toText } from '../../books/formats'
+import { reportCsv, reportJson, reportText } from '../../books/formats'
 import { readBooks } from '../../books/read'
 import * as Since from '../../books/Since'
 import { attemptsMax, cutAttemptsMax } from '../../paywall/answer/undelivered'
@@ -24,7 +24,7 @@ export async function sales(options: Run<'sales'>): Promise<number> {
   return withSales(options, async (sales) => {
     const attempts = { attemptsMax, cutAttemptsMax }
     const report = await readBooks({ sales, by, from, to: now, attempts })
-    const text = (csv ? toCsv : json ? toJson : toText)(report)
+    const text = (csv ? reportCsv : json ? reportJson : reportText)(report)
     // It ends its last line itself.
     out(text.slice(0, -1))
     return 0
