@@ -1,7 +1,8 @@
 import type { Config, Merchant, Method, NetworkConfig, Route } from '../config/Config'
-import { type Item, inMppOrder, type RetiredOffer } from '../paywall/offer/Item'
+import type { Item, RetiredOffer } from '../paywall/offer/Item'
 import type { RetiredOffers } from '../paywall/offer/retired-offers'
 import { mayBeByUse } from '../paywall/usage/ByUse'
+import type * as Network from '../protocol/Network'
 import type { Offer } from '../protocol/Offer'
 import * as Bazaar from './documents/Bazaar'
 
@@ -70,6 +71,15 @@ function itemsOf(
     }
   }
   return items
+}
+
+/** Sorts offers by the networks of `mppOrder`. Other networks follow in their own order. */
+function inMppOrder(offers: readonly Offer[], mppOrder: readonly Network.Id[]): readonly Offer[] {
+  const rank = (offer: Offer): number => {
+    const index = mppOrder.indexOf(offer.network.id)
+    return index === -1 ? mppOrder.length : index
+  }
+  return offers.toSorted((a, b) => rank(a) - rank(b))
 }
 
 /**

@@ -12,6 +12,7 @@ import { withApproval } from '../settlement/sponsorship'
 import type { PaymentRequest } from '../settlement/state/state'
 import type { Authorized } from '../settlement/upto/authorize'
 import { failingOf, failureHeaders } from './answer/receipts'
+import { redeemTokenHash } from './answer/undelivered'
 import {
   type Asked,
   assertSigned,
@@ -281,10 +282,9 @@ async function assertUnknown(
   outcome: Outcome | Authorized,
 ): Promise<void> {
   if (outcome.kind !== 'refused' || outcome.reason !== usedReason(transfer)) return
-  const known =
-    (await settlement.find(transfer)) ??
-    (transfer.upto && (await settlement.authorizations.find(transfer)))
-  if (known !== undefined) throw Denial.inProgress()
+  const authorizations = transfer.upto && settlement.authorizations
+  if ((await settlement.find(transfer)) ?? (await authorizations?.find(transfer)))
+    throw Denial.inProgress()
 }
 
 /** The outcome of a transfer that its payer did not sign. A node is asked about a contract's signature. */
@@ -476,8 +476,14 @@ async function resumeAuthorized(
 export async function redeem<S extends Sale>(
   shop: Shop<S>,
   sale: S,
-  payment: Payment,
+  token: string,
 ): Promise<Response> {
+  const payment = await shop.settlement.findByRedeemToken(redeemTokenHash(token))
+  if (payment === undefined)
+    throw Problem.of(
+      'invalid-redeem-token',
+      'Payment-Redeem is not a token of this service: send redeem.token of the failed answer.',
+    )
   const { transfer, purpose } = payment
   const claim = claimNow(shop, transfer)
   try {

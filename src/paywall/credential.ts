@@ -376,30 +376,20 @@ type PlausibilityOptions = Pick<CredentialOptions, 'challengeSecrets' | 'realm'>
  * redeem token. Makes no signature check and no node call. Otherwise any header would put a body
  * among the paid ones.
  */
-export function createPlausibility({
-  settlement,
-  challengeSecrets,
-  realm,
-}: PlausibilityOptions): IsPlausible {
+export function createPlausibility(options: PlausibilityOptions): IsPlausible {
+  const { settlement, challengeSecrets: secrets, realm } = options
   return async (presented, item) => {
-    switch (presented.kind) {
-      case 'mpp': {
-        const parsed = Credential.parse(presented.value)
-        if (Problem.isFault(parsed)) return false
-        const options = { secrets: challengeSecrets, realm }
-        return !Problem.isFault(Challenge.verify(parsed.challenge, options))
-      }
-      case 'x402': {
-        const parsed = payloadOf(presented)
-        if (Problem.isFault(parsed)) return false
-        return !('code' in matchesOf(presented, parsed, item))
-      }
-      case 'redeem':
-        return (await settlement.findByRedeemToken(redeemTokenHash(presented.token))) !== undefined
-      case 'none':
-      case 'fault':
-        return false
+    if (presented.kind === 'mpp') {
+      const parsed = Credential.parse(presented.value)
+      if (Problem.isFault(parsed)) return false
+      return !Problem.isFault(Challenge.verify(parsed.challenge, { secrets, realm }))
     }
+    if (presented.kind === 'x402') {
+      const parsed = payloadOf(presented)
+      return !Problem.isFault(parsed) && !('code' in matchesOf(presented, parsed, item))
+    }
+    if (presented.kind !== 'redeem') return false
+    return (await settlement.findByRedeemToken(redeemTokenHash(presented.token))) !== undefined
   }
 }
 

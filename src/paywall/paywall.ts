@@ -3,7 +3,7 @@ import * as Problem from '../protocol/Problem'
 import type { Reason } from '../settlement/send/Outcome'
 import { chargeMs } from '../settlement/upto/ceilings'
 import { createDeliveries, type Deliveries, type DeliveryRequest } from './answer/delivery'
-import { gone, redeemTokenHash } from './answer/undelivered'
+import { gone } from './answer/undelivered'
 import {
   assertContinues,
   buy,
@@ -71,23 +71,10 @@ export function createPaywall(options: PaywallOptions) {
       running.requests++
       const { presented } = sale
       const answer =
-        presented.kind === 'redeem' ? redeemToken(shop, sale, presented.token) : buy(shop, sale)
+        presented.kind === 'redeem' ? redeem(shop, sale, presented.token) : buy(shop, sale)
       return answer.finally(() => running.requests--)
     },
   }
-}
-
-async function redeemToken(
-  shop: Shop<GatewaySale>,
-  sale: GatewaySale,
-  token: string,
-): Promise<Response> {
-  const payment = await shop.settlement.findByRedeemToken(redeemTokenHash(token))
-  if (payment !== undefined) return redeem(shop, sale, payment)
-  throw Problem.of(
-    'invalid-redeem-token',
-    'Payment-Redeem is not a token of this service: send redeem.token of the failed answer.',
-  )
 }
 
 /** A longer body is checked for the payer only, which a forged credential does not prove to be. */

@@ -1,4 +1,5 @@
 import type { Merchant } from '../../config/Config'
+import { createCounts } from '../../http/counts'
 import * as Problem from '../../protocol/Problem'
 
 /** Sales in progress, by merchant and in total. */
@@ -21,32 +22,25 @@ const forwardedShare = 3 / 4
  */
 export function createConcurrency(fetchesMax = fetchesMaxDefault) {
   const most = Math.max(1, Math.floor(fetchesMax * forwardedShare))
-  const byMerchant = new Map<string, number>()
-  let used = 0
-  const add = (merchant: string, change: 1 | -1) => {
-    used += change
-    const sum = (byMerchant.get(merchant) ?? 0) + change
-    if (sum > 0) byMerchant.set(merchant, sum)
-    else byMerchant.delete(merchant)
-  }
+  const byMerchant = createCounts()
   return {
-    used: () => used,
+    used: byMerchant.total,
     /**
      * Acquires a slot for the time from before the payment until the answer was sent. Calling the
      * result releases it. Throws ProblemError `not-ready` when the merchant, or all merchants together
      * (`total`), have no free slot.
      */
     acquire({ slug, concurrencyMax }: Seller, total: number): () => void {
-      if (used >= Math.min(total, most) || (byMerchant.get(slug) ?? 0) >= concurrencyMax)
+      if (byMerchant.total() >= Math.min(total, most) || byMerchant.of(slug) >= concurrencyMax)
         throw Problem.of(
           'not-ready',
           'Too many requests for this merchant are in progress; nothing is charged. Wait for Retry-After.',
           { headers: { 'retry-after': '2' } },
         )
-      add(slug, 1)
+      byMerchant.add(slug, 1)
       let isHeld = true
       return () => {
-        if (isHeld) add(slug, -1)
+        if (isHeld) byMerchant.add(slug, -1)
         isHeld = false
       }
     },

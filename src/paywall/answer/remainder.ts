@@ -140,7 +140,8 @@ export async function readWhole(
   source: Uint8Array | ReadableStream<Uint8Array>,
   { envelope, signal, kept, storeRemainder }: WholeOptions,
 ): Promise<Whole> {
-  const reader = streamOf(source).getReader()
+  const stream = source instanceof Uint8Array ? new Blob([source]).stream() : source
+  const reader = stream.getReader()
   const chunks: Uint8Array[] = []
   let size = 0
   let remainder: Promise<boolean> | undefined
@@ -176,15 +177,4 @@ export async function readWhole(
   } finally {
     signal.removeEventListener('abort', leave)
   }
-}
-
-/** Streams an answer that is already complete. */
-function streamOf(body: Uint8Array | ReadableStream<Uint8Array>): ReadableStream<Uint8Array> {
-  if (!(body instanceof Uint8Array)) return body
-  return new ReadableStream({
-    start(controller) {
-      if (body.byteLength > 0) controller.enqueue(body)
-      controller.close()
-    },
-  })
 }

@@ -136,53 +136,52 @@ export function observed(
   signal: AbortSignal,
   observer: Observer,
 ): ReadableStream<Uint8Array> {
-  return passOn(source, { ...observer, signal }, (passage) => follow(passage, observer))
-}
-
-function follow(passage: Passage, { record, finish, kept, storeRemainder }: Observer): Course {
-  const { reader } = passage
-  let isComplete = false
-  let hasEnded = false
-  let recorded: Promise<void> | undefined
-  const reach = () => (passage.hasStarted ? 'truncated' : 'nothing')
-  const end = (outcome: Reach) => {
-    if (hasEnded) return
-    hasEnded = true
-    passage.letGo(outcome !== 'complete')
-    const isCorrect = outcome === 'complete' && recorded !== undefined
-    const recording = isCorrect ? recorded : record(() => outcome)
-    void recording?.then(finish)
-  }
-  return {
-    start() {
-      setImmediate(() => {
-        // A short stream has ended by now.
-        if (!hasEnded) recorded = record(() => 'complete')
-      })
-    },
-    isEnded: () => hasEnded,
-    async complete() {
-      isComplete = true
-      const isStored = await kept.store()
-      end(isStored || !passage.hasLeft ? 'complete' : reach())
-      return !passage.hasLeft
-    },
-    breakOff() {
-      if (!passage.hasLeft) end(reach())
-    },
-    leave() {
-      // `complete` records the end after storing the answer.
-      if (isComplete) return
-      const got = reach()
-      const rest = storeRemainder(reader, kept)
-      if (rest !== undefined) {
-        void rest.then((isStored) => end(isStored ? 'complete' : got))
-        return
-      }
-      end(got)
-      reader.cancel().catch(() => {})
-    },
-  }
+  const { record, finish, kept, storeRemainder } = observer
+  return passOn(source, { ...observer, signal }, (passage) => {
+    const { reader } = passage
+    let isComplete = false
+    let hasEnded = false
+    let recorded: Promise<void> | undefined
+    const reach = () => (passage.hasStarted ? 'truncated' : 'nothing')
+    const end = (outcome: Reach) => {
+      if (hasEnded) return
+      hasEnded = true
+      passage.letGo(outcome !== 'complete')
+      const isCorrect = outcome === 'complete' && recorded !== undefined
+      const recording = isCorrect ? recorded : record(() => outcome)
+      void recording?.then(finish)
+    }
+    return {
+      start() {
+        setImmediate(() => {
+          // A short stream has ended by now.
+          if (!hasEnded) recorded = record(() => 'complete')
+        })
+      },
+      isEnded: () => hasEnded,
+      async complete() {
+        isComplete = true
+        const isStored = await kept.store()
+        end(isStored || !passage.hasLeft ? 'complete' : reach())
+        return !passage.hasLeft
+      },
+      breakOff() {
+        if (!passage.hasLeft) end(reach())
+      },
+      leave() {
+        // `complete` records the end after storing the answer.
+        if (isComplete) return
+        const got = reach()
+        const rest = storeRemainder(reader, kept)
+        if (rest !== undefined) {
+          void rest.then((isStored) => end(isStored ? 'complete' : got))
+          return
+        }
+        end(got)
+        reader.cancel().catch(() => {})
+      },
+    }
+  })
 }
 
 export type Pulse = ReturnType<typeof createPulse>

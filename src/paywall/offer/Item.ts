@@ -1,4 +1,3 @@
-import type * as Network from '../../protocol/Network'
 import type { Offer } from '../../protocol/Offer'
 import type { Declaration } from '../../protocol/X402'
 
@@ -56,16 +55,4 @@ export function withoutUse(item: Item): Item {
 export type RetiredOffer = Offer & {
   /** Unix ms until which a new payment may use it. A known payment always may. */
   until: number
-}
-
-/** Sorts offers by the networks of `mppOrder`. Other networks follow in their own order. */
-export function inMppOrder(
-  offers: readonly Offer[],
-  mppOrder: readonly Network.Id[],
-): readonly Offer[] {
-  const rank = (offer: Offer): number => {
-    const index = mppOrder.indexOf(offer.network.id)
-    return index === -1 ? mppOrder.length : index
-  }
-  return offers.toSorted((a, b) => rank(a) - rank(b))
 }

@@ -46,7 +46,15 @@ export async function succeed(
 }
 
 function rowsOf(config: Config): readonly MerchantRow[] {
-  return config.merchants.map((merchant) => rowOf(merchant, config))
+  return config.merchants.map((merchant) => ({
+    slug: merchant.slug,
+    title: merchant.title,
+    json: JSON.stringify(keptOf(merchant, config)),
+    // Computed only where it is read.
+    get hash() {
+      return merchant.hash
+    },
+  }))
 }
 
 /** Keeps the last of equal offers. */
@@ -75,19 +83,6 @@ function keptOf(merchant: Merchant, config: Config) {
       methods,
       priceAtomic: String(priceAtomic),
     })),
-  }
-}
-
-function rowOf(merchant: Merchant, config: Config): MerchantRow {
-  const { slug, title } = merchant
-  const json = JSON.stringify(keptOf(merchant, config))
-  return {
-    slug,
-    title,
-    json,
-    get hash() {
-      return merchant.hash
-    },
   }
 }
 

@@ -35,9 +35,9 @@ export function createLookup({ settlement, challengeSecrets, receipts }: LookupO
     ])
     if (payment === undefined && authorization === undefined) throw unknown()
     const body = {
-      ...(authorization === undefined ? {} : describe(authorization)),
-      ...(payment === undefined ? {} : settled(payment)),
-      ...(payment?.state === 'confirmed' ? { receipt: receipts.sign(payment) } : {}),
+      ...(authorization && describe(authorization)),
+      ...(payment && settled(payment)),
+      ...(payment?.state === 'confirmed' && { receipt: receipts.sign(payment) }),
     }
     return Response.json(body, { headers: { 'cache-control': 'no-store' } })
   }

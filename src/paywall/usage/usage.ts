@@ -486,50 +486,48 @@ export function streamByUse(
   signal: AbortSignal,
   observer: UsageObserver,
 ): ReadableStream<Uint8Array> {
-  const follow = (passage: Passage) => followByUse(passage, observer)
+  const follow = (passage: Passage): Course => {
+    const { reader, rate } = passage
+    let charging: Promise<boolean> | undefined
+    const conclude = (end: End): Promise<boolean> => {
+      if (charging !== undefined) return charging
+      clearTimeout(timer)
+      const isAll = end === 'whole' && !passage.hasLeft
+      const reach = isAll ? 'complete' : passage.hasStarted ? 'truncated' : 'nothing'
+      charging = chargeAndSettle(observer, { end, reach }).then((isCharged) => {
+        passage.letGo(!isAll || !isCharged)
+        return isCharged
+      })
+      return charging
+    }
+    const timer = setTimeout(() => {
+      passage.fail()
+      void conclude('cut')
+      reader.cancel().catch(() => {})
+    }, observer.limitMs)
+    const isEnded = () => charging !== undefined
+    return {
+      start: observer.onStart,
+      isEnded,
+      async ready() {
+        while (!observer.isFresh() && !passage.hasLeft && !isEnded()) await Bun.sleep(staleMs)
+      },
+      async complete() {
+        await written()
+        // Other processes may have taken this one for dead and ended the authorization. Then nothing is
+        // charged, and the buyer must not take the answer for whole.
+        return conclude('whole')
+      },
+      async breakOff(error) {
+        // A buyer that stops reading before the end must not get the bytes before it for nothing:
+        // neither when we give the stream up, nor when the upstream stops sending.
+        const isOfBuyer = isStalled(error) || rate.hasStoodStill()
+        if (!passage.hasLeft) await conclude(isOfBuyer ? 'cut' : 'broken')
+      },
+      leave: () => void drain(reader, observer.kept).then(conclude),
+    }
+  }
   return passOn(source, { ...observer, signal }, follow, { highWaterMark: 0 })
-}
-
-function followByUse(passage: Passage, observer: UsageObserver): Course {
-  const { reader, rate } = passage
-  let charging: Promise<boolean> | undefined
-  const conclude = (end: End): Promise<boolean> => {
-    if (charging !== undefined) return charging
-    clearTimeout(timer)
-    const isAll = end === 'whole' && !passage.hasLeft
-    const reach = isAll ? 'complete' : passage.hasStarted ? 'truncated' : 'nothing'
-    charging = chargeAndSettle(observer, { end, reach }).then((isCharged) => {
-      passage.letGo(!isAll || !isCharged)
-      return isCharged
-    })
-    return charging
-  }
-  const timer = setTimeout(() => {
-    passage.fail()
-    void conclude('cut')
-    reader.cancel().catch(() => {})
-  }, observer.limitMs)
-  const isEnded = () => charging !== undefined
-  return {
-    start: observer.onStart,
-    isEnded,
-    async ready() {
-      while (!observer.isFresh() && !passage.hasLeft && !isEnded()) await Bun.sleep(staleMs)
-    },
-    async complete() {
-      await written()
-      // Other processes may have taken this one for dead and ended the authorization. Then nothing is
-      // charged, and the buyer must not take the answer for whole.
-      return conclude('whole')
-    },
-    async breakOff(error) {
-      // A buyer that stops reading before the end must not get the bytes before it for nothing:
-      // neither when we give the stream up, nor when the upstream stops sending.
-      const isOfBuyer = isStalled(error) || rate.hasStoodStill()
-      if (!passage.hasLeft) await conclude(isOfBuyer ? 'cut' : 'broken')
-    },
-    leave: () => void drain(reader, observer.kept).then(conclude),
-  }
 }
 
 /**
