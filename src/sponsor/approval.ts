@@ -203,9 +203,11 @@ async function approve(
   const known = await context.grants.find(network.id, transfer.payer)
   const isKnown = known?.approveHash === approve.hash
   if (missingWei > 0n || isKnown) {
-    const refusal = isKnown
-      ? await fund(context, planned, transfer, waitMs)
-      : await fundFor(context, planned, transfer, { waitMs, client })
+    const reserved = isKnown ? undefined : await reserve(context, network, client, transfer.payer)
+    if (reserved !== undefined && reserved.kind !== 'reserved') return reserved
+    const refusal = await fund(context, planned, transfer, waitMs)
+    // Counts only what was sent.
+    if (refusal !== undefined && refusal !== underWayYet) reserved?.release()
     if (refusal) return refusal
   }
   const sent = await send(context, network, { hash: approve.hash, raw, deadline })
@@ -215,25 +217,13 @@ async function approve(
   return sent
 }
 
-/** Funds the approve of a payer, unless too many that were funded for this client did not arrive. */
-async function fundFor(
-  context: Context,
-  planned: Plan,
-  transfer: Transfer,
-  { waitMs, client }: { waitMs: number; client: string },
-): Promise<ApprovalRefusal | undefined> {
-  const reserved = await reserve(context, planned.network, client, transfer.payer)
-  if (reserved.kind !== 'reserved') return reserved
-  const refusal = await fund(context, planned, transfer, waitMs)
-  // Counts only what was sent.
-  if (refusal !== undefined && refusal !== underWayYet) reserved.release()
-  return refusal
-}
-
 /** Time between two reads of a network, ms. */
 const lookMs = 1_000
 
-/** Counts a payer that is to be funded. Throws RpcFault or RpcError. */
+/**
+ * Counts a payer that is to be funded, unless too many that were funded for this client did not arrive.
+ * Throws RpcFault or RpcError.
+ */
 async function reserve(
   { settlement, arrivals, underWay, now, log }: Context,
   network: Sponsored,
