@@ -18,7 +18,10 @@ type Candidate = {
   busy: number[]
 }
 
-/** Unpaid 402 per second: ours, a bare server with the same bytes, and mppx's proxy. */
+/**
+ * Unpaid 402 per second: ours, a bare server with the same bytes, the least program on Elysia that makes such
+ * answers, and mppx's proxy.
+ */
 export async function benchUnpaid(
   machine: Machine,
 ): Promise<{ rows: Report.Row[]; notes: string[] }> {
@@ -41,7 +44,8 @@ export async function benchUnpaid(
     const pairs = []
     for (const path of paths) {
       const bare = await serve('bare.ts', [ours.url + path])
-      pairs.push({ path, ours: add(ours, path), bare: add(bare, path) })
+      const elysia = await serve('elysia-402.ts', [ours.url + path])
+      pairs.push({ path, ours: add(ours, path), bare: add(bare, path), elysia: add(elysia, path) })
     }
     const proxy = add(await serve('mppx-proxy.ts'), '/catjoke/joke')
     // Warms up, and checks every answer's status, which wrk does not.
@@ -52,7 +56,7 @@ export async function benchUnpaid(
         await measure(candidate)
     }
     const rows: Report.Row[] = []
-    for (const { path, ours, bare } of pairs) {
+    for (const { path, ours, bare, elysia } of pairs) {
       const compare = (theirs: Candidate, against: string, atLeast: number) =>
         Report.compare({
           what: `402 of GET ${path}`,
@@ -63,6 +67,7 @@ export async function benchUnpaid(
           format: (value) => `${(value / 1000).toFixed(1)}k/s`,
         })
       rows.push(compare(bare, 'bare Bun.serve, same bytes', 0.5))
+      rows.push(compare(elysia, 'minimal Elysia, as many bytes', 0.92))
       rows.push(compare(proxy, 'mppx Proxy, one evm route', 5))
     }
     return { rows, notes: await describe(candidates, load.name) }
@@ -100,7 +105,7 @@ async function describe(candidates: readonly Candidate[], load: string): Promise
       : 'so the load or other programs were the limit: go by the CPU per answer'
   return [
     `unpaid: ${rounds} rounds of ${seconds} s, load by ${load} on ${connections} kept connections`,
-    `unpaid: bytes per answer ${sizes.join(', ')} (ours and bare for each path, then mppx)`,
+    `unpaid: bytes per answer ${sizes.join(', ')} (ours, bare and Elysia for each path, then mppx)`,
     `unpaid: us of server CPU per answer ${micros.join(', ')} (in the same order)`,
     `unpaid: every server used at least ${(busy * 100).toFixed(0)} % of its core, ${limit}`,
   ]
