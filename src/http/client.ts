@@ -1,4 +1,4 @@
-import { net } from '../net/runtime'
+import { ipVersion } from '../net/runtime'
 
 /** Returns the address of a request's client. The address is looked up only when it is needed. */
 export type Peer = (() => string | undefined) & {
@@ -41,10 +41,11 @@ export function createPeers(
 
 /**
  * The key under which a client is counted: its IPv4 address, or the /64 of its IPv6 address,
- * because one subscriber owns at least a /64. `address`: the peer of the connection. `trustProxy` is the number of reverse proxies in
- * front. Each proxy appends the address that it saw to `X-Forwarded-For`, so the client is that
- * many entries from the right. A client can invent every entry further left. An entry that is not
- * an address ends the search: the last trustworthy address is counted instead.
+ * because one subscriber owns at least a /64. `address`: the peer of the connection. `trustProxy` is
+ * the number of reverse proxies in front. Each proxy appends the address that it saw to
+ * `X-Forwarded-For`, so the client is that many entries from the right. A client can invent every
+ * entry further left. An entry that is not an address ends the search: the last trustworthy address
+ * is counted instead.
  */
 export function clientOf(
   { headers }: { headers: Pick<Headers, 'get'> },
@@ -75,10 +76,10 @@ function withoutPort(entry: string): string {
 function normalize(address: string): string | undefined {
   // A dual-stack socket reports an IPv4 peer in this form.
   const plain = address.startsWith('::ffff:') ? address.slice(7) : address
-  if (net().isIPv4(plain)) return plain
+  if (ipVersion(plain) === 4) return plain
   const zone = address.indexOf('%')
   const bare = zone < 0 ? address : address.slice(0, zone)
-  return net().isIPv6(bare) ? normalizeIPv6(bare) : undefined
+  return ipVersion(bare) === 6 ? normalizeIPv6(bare) : undefined
 }
 
 function normalizeIPv6(address: string): string {

@@ -1,4 +1,4 @@
-import { net } from './runtime'
+import { ipVersion } from './runtime'
 
 /**
  * Blocks of https://www.iana.org/assignments/iana-ipv4-special-registry that are not the public
@@ -35,7 +35,7 @@ const reserved4 = [
  * refused, and everything that is not a plain address, such as one with a zone.
  */
 export function isPublic(address: string): boolean {
-  const version = net().isIP(address)
+  const version = ipVersion(address)
   if (version === 4) {
     const value = number4(address)
     return !reserved4.some(({ from, size }) => value >= from && value < from + size)

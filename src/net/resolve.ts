@@ -1,4 +1,4 @@
-import { net } from './runtime'
+import { ipVersion } from './runtime'
 
 /** Addresses of a host name; rejects when there are none. */
 export type Resolve = (hostname: string) => Promise<readonly string[]>
@@ -41,7 +41,7 @@ export function createResolver(options: { now: () => number; resolve?: Resolve }
   const lookup: Resolve = (hostname) => {
     const known = cache.get(hostname)
     if (known !== undefined && !isOld(known)) return known.addresses
-    if (net().isIP(hostname) !== 0) {
+    if (ipVersion(hostname) !== 0) {
       const itself = [hostname]
       const addresses = Promise.resolve(itself)
       cache.set(hostname, { addresses, until: Number.POSITIVE_INFINITY, found: itself })

@@ -2,7 +2,7 @@ import type { Webhook } from '../config/Config'
 import { type Environment, proxyFor } from '../net/environment-proxy'
 import * as Ip from '../net/Ip'
 import { createResolver, type Resolve } from '../net/resolve'
-import { net } from '../net/runtime'
+import { ipVersion } from '../net/runtime'
 import { codeOf, type ExchangeWatch, startWatch, UpstreamError } from '../net/watch'
 
 export type PostOptions = {
@@ -102,7 +102,7 @@ function initOf(
     // False where the environment excepts the name: the runtime knows only the address.
     proxy: proxyFor(url, env),
     tls: {
-      ...(net().isIP(name) === 0 && { serverName: name }),
+      ...(ipVersion(name) === 0 && { serverName: name }),
       ...(ca !== undefined && { ca }),
     },
   } as BunFetchRequestInit

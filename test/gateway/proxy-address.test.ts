@@ -1,6 +1,9 @@
 import { describe, expect, test } from 'bun:test'
+import { isIP } from 'node:net'
+import fc from 'fast-check'
 import * as Ip from '../../src/net/Ip'
 import { createResolver } from '../../src/net/resolve'
+import { ipVersion } from '../../src/net/runtime'
 import { outcomeOf } from '../harness/outcome'
 
 const refused = [
@@ -138,4 +141,20 @@ describe('createResolver', () => {
     now += 1
     expect(await resolve('a.test')).toEqual(['8.8.8.8'])
   })
+})
+
+test('the version of an address is that of the runtime, for addresses and what resembles one', () => {
+  const part = fc.oneof(
+    fc.nat(300).map(String),
+    fc.constantFrom('00', '01', '1 ', '', 'a', '%1', '\n'),
+  )
+  const dotted = fc.array(part, { minLength: 3, maxLength: 5 }).map((parts) => parts.join('.'))
+  const text = fc.oneof(dotted, fc.ipV4(), fc.ipV6(), fc.domain(), fc.string())
+  const ending = fc.constantFrom('', '', '', '%eth0', ':80', ' ', '\n', '.')
+  fc.assert(
+    fc.property(text, ending, (start, end) => {
+      expect(ipVersion(start + end)).toBe(isIP(start + end))
+    }),
+    { numRuns: 3_000 },
+  )
 })

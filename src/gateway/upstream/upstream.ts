@@ -3,7 +3,7 @@ import { createReader, type Reader } from '../../meter/Reader'
 import { type Environment, proxyFor } from '../../net/environment-proxy'
 import * as Ip from '../../net/Ip'
 import { createResolver, type Resolve, type Resolver } from '../../net/resolve'
-import { net } from '../../net/runtime'
+import { ipVersion } from '../../net/runtime'
 import {
   codeOf,
   type ExchangeWatch,
@@ -264,7 +264,7 @@ export function prepare(upstream: Upstream, input: Asked): Prepared {
     // Bun's limit of five minutes would cut slow streams, so our own timer applies.
     timeout: false,
     tls: {
-      ...(net().isIP(target.hostname) === 0 ? { serverName: target.hostname } : {}),
+      ...(ipVersion(target.hostname) === 0 ? { serverName: target.hostname } : {}),
       ...(ca === undefined ? {} : { ca }),
     },
   }
