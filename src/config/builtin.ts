@@ -31,6 +31,11 @@ const usdc = {
   eip2612: true,
 }
 
+/** Of a network without stock and sponsor. */
+function gasOf(gateway: string, facilitator: string) {
+  return { gateway, facilitator, desk: '0', sponsor: '0' }
+}
+
 /** The public nodes are rate limited: in production a block of the file names others. */
 export const builtIns: readonly BuiltIn[] = [
   {
@@ -42,12 +47,7 @@ export const builtIns: readonly BuiltIn[] = [
       rpc_urls: ['https://mainnet.base.org', 'https://base-rpc.publicnode.com'],
       testnet: false,
       fee_cap_gwei: '2',
-      gas_per_day_wei: {
-        gateway: '20000000000000000',
-        facilitator: '10000000000000000',
-        desk: '0',
-        sponsor: '0',
-      },
+      gas_per_day_wei: gasOf('20000000000000000', '10000000000000000'),
       asset: {
         ...usdc,
         address: '0x833589fCD6eDb6E08f4c7C32D4f71b54bdA02913',
@@ -64,12 +64,7 @@ export const builtIns: readonly BuiltIn[] = [
       rpc_urls: ['https://sepolia.base.org', 'https://base-sepolia-rpc.publicnode.com'],
       testnet: true,
       fee_cap_gwei: '2',
-      gas_per_day_wei: {
-        gateway: '50000000000000000',
-        facilitator: '50000000000000000',
-        desk: '0',
-        sponsor: '0',
-      },
+      gas_per_day_wei: gasOf('50000000000000000', '50000000000000000'),
       asset: {
         ...usdc,
         address: '0x036CbD53842c5426634e7929541eC2318f3dCF7e',

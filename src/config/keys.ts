@@ -36,7 +36,7 @@ export const service = K.keys({
     K.baseUrl('URL of the service as buyers see it, without a path.', 'http://localhost:4020'),
   ),
   listen: K.restart(K.listen('Address and port.', '127.0.0.1:4020')),
-  connectionsMax: K.restart(K.integer('Connections of clients.', 16, 1_000_000, 10_000)),
+  connectionsMax: K.restart(K.integer(16, 1_000_000)('Connections of clients.', 10_000)),
   // Absolute, without a trailing slash. Its path is served besides `/` and `/facilitator`.
   facilitatorUrl: K.own<string>(
     K.text('URL of the facilitator; may have a path. Empty: base_url.', '').schema,
@@ -51,7 +51,7 @@ export const service = K.keys({
     'Each path is an independent paid endpoint.',
   ),
   payout: K.required('Wallet that receives payments.', V.address, '"0x..."', V.zeroAddress),
-  trustProxy: K.integer('Reverse proxies in front that set X-Forwarded-For.', 0, 16, 0),
+  trustProxy: K.integer(0, 16)('Reverse proxies in front that set X-Forwarded-For.', 0),
   // Read before, to find the tables of the networks.
   networks: K.own<never>(
     strings(
@@ -67,8 +67,8 @@ export const service = K.keys({
   mppOrder: K.own<readonly Network.Id[]>(
     strings('Order of MPP challenges: "base", "robinhood", then the others by default.'),
   ),
-  stopSeconds: K.integer('Longest time that a stop waits for paid requests.', 0, 600, 30),
-  settleWaitSeconds: K.integer('Longest wait of a buyer for a settlement.', 1, 300, 25),
+  stopSeconds: K.integer(0, 600)('Longest time that a stop waits for paid requests.', 30),
+  settleWaitSeconds: K.integer(1, 300)('Longest wait of a buyer for a settlement.', 25),
   confirmTwiceAboveAtomic: K.amountOrOff(
     'USD above which a second node must agree, or "off".',
     '10',
@@ -82,17 +82,16 @@ export const service = K.keys({
   bodyMaxBytes: K.size('Longest request body of a route.', '10MiB'),
   unpaidBodyMaxBytes: K.size('Longest request body without a credential.', '1MiB'),
   bufferedMaxBytes: K.restart(K.size('Request bodies in memory at once.', '256MiB')),
-  paidPerMinute: K.integer('Credentials of one client.', 1, 1_000_000, 600),
-  quotePerMinute: K.integer('Free quotes of one client.', 1, 1_000_000, 120),
-  concurrencyMax: K.integer('Most sales in progress.', 1, 12_000, 2_048),
+  paidPerMinute: K.integer(1, 1_000_000)('Credentials of one client.', 600),
+  quotePerMinute: K.integer(1, 1_000_000)('Free quotes of one client.', 120),
+  concurrencyMax: K.integer(1, 12_000)('Most sales in progress.', 2_048),
   metrics: K.own<'public' | 'token' | 'off'>(
-    K.mayBe(
+    K.oneOf(['public', 'token', 'off'])(
       'Who may read /metrics: everyone, clients with ADMIN_TOKEN as bearer token, or no client. Without it "public" where base_url is this machine, else "token".',
-      ['public', 'token', 'off'],
     ).schema,
   ),
   // 2 to 4 MB each.
-  stalledStreamsMax: K.restart(K.integer('Streams whose buyers do not read.', 1, 12_000, 16)),
+  stalledStreamsMax: K.restart(K.integer(1, 12_000)('Streams whose buyers do not read.', 16)),
 })
 
 export const eip712 = K.keys({
@@ -115,8 +114,8 @@ export const asset = K.keys({
 
 export const sponsor = K.keys({
   minBalanceAtomic: K.price('Least balance of the asset, in USD.', '0.1'),
-  minBalanceAgeBlocks: K.integer('Blocks that the balance must be old.', 0, 1_000_000, 50),
-  grantsPerDay: K.integer('Grants of a UTC day.', 0, 1_000_000, 200),
+  minBalanceAgeBlocks: K.integer(0, 1_000_000)('Blocks that the balance must be old.', 50),
+  grantsPerDay: K.integer(0, 1_000_000)('Grants of a UTC day.', 200),
   maxGrantWei: K.wei('Most ETH of a grant, in wei.', '20000000000000'),
   ethPriceUsd: K.own<number>(
     K.positive('Price of ETH in USD; that of the network by default.').schema,
@@ -135,13 +134,13 @@ export const network = K.keys({
   name: K.required('Name in documents.', V.filled, '"Base"', ''),
   rpcUrls: K.own<readonly string[]>(strings('Nodes, the preferred one first.'), true),
   wsUrl: K.own<string>(K.text('Node for new heads; empty: polling.', '').schema),
-  confirmations: K.integer('Blocks before a payment is final for a delivery.', 1, 1000, 1),
-  reorgDepth: K.integer('Newest blocks that are checked for reorganisations.', 0, 10_000, 16),
+  confirmations: K.integer(1, 1000)('Blocks before a payment is final for a delivery.', 1),
+  reorgDepth: K.integer(0, 10_000)('Newest blocks that are checked for reorganisations.', 16),
   testnet: K.flag('Offered only by merchants with testnet_ok.', false),
-  batchMax: K.integer('Payments of one transaction.', 1, 1000, 64),
-  batchGasMax: K.integer('Gas of one transaction.', 200_000, 1_000_000_000, 12_000_000),
+  batchMax: K.integer(1, 1000)('Payments of one transaction.', 64),
+  batchGasMax: K.integer(200_000, 1_000_000_000)('Gas of one transaction.', 12_000_000),
   feeCapWei: { ...K.gwei('Highest price of a unit of gas.', '50'), name: 'fee_cap_gwei' },
-  replaceAfterSeconds: K.integer('Age at which a fee is raised.', 1, 3600, 20),
+  replaceAfterSeconds: K.integer(1, 3600)('Age at which a fee is raised.', 20),
   // The network is omitted from a 402 while gas costs more.
   gasRatioMax: K.ratio('Most gas cost as a share of the price; 0: off.', 0),
   ethPriceUsd: K.positive('Price of ETH, in USD.', 4000),
@@ -151,9 +150,9 @@ export const network = K.keys({
 })
 
 export const facilitator = K.keys({
-  verifyPerMinute: K.integer('Calls of /verify of one client.', 1, 1_000_000, 120),
-  settlePerMinute: K.integer('Calls of /settle of one client.', 1, 1_000_000, 120),
-  settleWaitSeconds: K.integer('Longest wait of a caller.', 1, 300, 60),
+  verifyPerMinute: K.integer(1, 1_000_000)('Calls of /verify of one client.', 120),
+  settlePerMinute: K.integer(1, 1_000_000)('Calls of /settle of one client.', 120),
+  settleWaitSeconds: K.integer(1, 300)('Longest wait of a caller.', 60),
   payTo: K.own<'own' | 'any' | readonly Address[]>({
     anyOf: [string, K.arrayOf(string)],
     description: 'Payees: "own", "any" or a list of addresses.',
@@ -177,7 +176,7 @@ export const token = K.keys({
   address: K.required('Contract of the token.', V.address, '"0x..."', V.zeroAddress),
   pool: K.required('Uniswap V3 pool of token and asset.', V.address, '"0x..."', V.zeroAddress),
   fee: K.typed(feeTier, K.required('Fee of the pool.', V.integer(1, 999_999), '500', 0)),
-  slippageBps: K.integer('Most slippage.', 1, 5000, 100),
+  slippageBps: K.integer(1, 5000)('Most slippage.', 100),
   feed: K.address('Chainlink feed of the price.'),
 })
 
@@ -188,9 +187,9 @@ export const stock = K.keys({
   network: K.own<Network.Id>(K.text('Network of the tokens.', 'eip155:4663').schema),
   minAtomic: K.price('Least order, in USD.', '1'),
   maxAtomic: K.price('Largest order, in USD.', '1000'),
-  feeBps: K.integer('Fee on top of an order.', 0, 1000, 0),
-  feedDistanceBps: K.integer('Most distance of pool and feed.', 1, 10_000, 300),
-  feedMaxAgeSeconds: K.integer('Most age of a feed.', 1, 31_536_000, 93_600),
+  feeBps: K.integer(0, 1000)('Fee on top of an order.', 0),
+  feedDistanceBps: K.integer(1, 10_000)('Most distance of pool and feed.', 300),
+  feedMaxAgeSeconds: K.integer(1, 31_536_000)('Most age of a feed.', 93_600),
   factory: contract('Uniswap V3 factory.'),
   router: contract('SwapRouter02.'),
   quoter: contract('QuoterV2.'),
@@ -206,7 +205,7 @@ type JsonSchema = Readonly<Record<string, unknown>>
 export const param = K.keys({
   name: K.required('Name of the parameter.', V.filled, '"latitude"', ''),
   // Of the tail: the next segment (gateway/Tail.ts).
-  in: K.oneOf('Whether it is in the query or in the path.', ['query', 'tail'], 'query'),
+  in: K.oneOf(['query', 'tail'])('Whether it is in the query or in the path.', 'query'),
   required: K.flag('A request needs it.', false),
   description: K.text('What it means.', ''),
   schema: K.own<JsonSchema>(jsonSchema('JSON Schema of its value.')),
@@ -218,13 +217,13 @@ export const param = K.keys({
 export const unit = K.keys({
   name: K.required('Unit, such as input or output.', V.filled, '"input"', ''),
   price: K.required('USD for `per` of it; up to 12 decimals.', V.rate, '"0.25"', 0n),
-  per: K.integer('How many the price is for.', 1, 1_000_000_000, 1_000_000),
+  per: K.integer(1, 1_000_000_000)('How many the price is for.', 1_000_000),
 })
 
 const limits = K.keys({
   modelsOnly: K.flag('Refuses models that are not in the table.', false),
-  maxOutput: K.limit('Largest output limit of a request; set where it has none.', 1, 100_000_000),
-  maxChoices: K.limit('Most answers of a request.', 1, 1000),
+  maxOutput: K.integer(1, 100_000_000)('Largest output limit of a request; set where it has none.'),
+  maxChoices: K.integer(1, 1000)('Most answers of a request.'),
 })
 
 export const meterRequest = K.keys({
@@ -247,14 +246,12 @@ export const meter = K.keys({
   ),
   baseAtomic: K.amount('Charged for every answer, in USD.', '0'),
   units: K.own<never>(K.arrayOf(K.tableOf(unit))),
-  missing: K.oneOf(
+  missing: K.oneOf(['max', 'base'])(
     'What an answer without usage costs: the ceiling or base.',
-    ['max', 'base'],
     'max',
   ),
-  timeouts: K.oneOf(
+  timeouts: K.oneOf(['free', 'base'])(
     'What a request by `upto` costs whose upstream does not answer in time: nothing or base.',
-    ['free', 'base'],
     'free',
   ),
   models: K.own<Meter['models']>({
@@ -306,7 +303,7 @@ export const route = K.keys({
   // Whole path at the upstream. `{tail}` marks the place of the extra segments, without a slash of
   // its own. Without it they are appended after a slash.
   upstreamPath: K.own<string>(K.text('Path at the upstream; that of the route by default.').schema),
-  tail: K.oneOf('Whether segments follow the path.', ['optional', 'required', 'none'], 'optional'),
+  tail: K.oneOf(['optional', 'required', 'none'])('Whether segments follow the path.', 'optional'),
   // The buyer's value takes precedence.
   query: K.byName('Parameters that a request has by default.', V.text),
   fixedQuery: K.byName('Parameters that a request cannot change.', V.text),
@@ -335,7 +332,7 @@ export const merchant = K.keys({
   // Scheme, host and port. A path in the file is part of each `upstreamPath`. Undefined for merchants
   // that the binary serves itself (`builtin`), or whose every route has an upstream of its own.
   upstream: K.own<URL | undefined>(K.text('URL that requests are forwarded to.').schema),
-  builtin: K.mayBe('Served by the gateway itself.', ['catjoke', 'chain-stocks']),
+  builtin: K.oneOf(['catjoke', 'chain-stocks'])('Served by the gateway itself.'),
   allowPrivate: K.own<boolean>(
     K.flag('The upstream may be a private address or plain http.', false).schema,
   ),
@@ -343,18 +340,17 @@ export const merchant = K.keys({
   headers: K.own<Readonly<Record<string, string>>>(
     K.byName('Headers that are added for the upstream.', V.text).schema,
   ),
-  timeoutMs: K.integer('Longest wait for the head of an answer.', 1, 600_000, 30_000),
-  idleMs: K.integer('Longest silence within an answer.', 1, 600_000, 60_000),
-  concurrencyMax: K.integer('Most sales of the merchant in progress.', 1, 12_000, 512),
+  timeoutMs: K.integer(1, 600_000)('Longest wait for the head of an answer.', 30_000),
+  idleMs: K.integer(1, 600_000)('Longest silence within an answer.', 60_000),
+  concurrencyMax: K.integer(1, 12_000)('Most sales of the merchant in progress.', 512),
   payerCreditAtomic: K.amount(
     'USD by `upto` that one payer may have open, or has lost the merchant within an hour, beyond ' +
       'what it has paid to the merchant.',
     '0.2',
   ),
   lossesPerDayAtomic: K.amount('The same for all payers together within a day.', '5'),
-  newStreams: K.oneOf(
+  newStreams: K.oneOf(['held', 'passed'])(
     'Streams by `upto` to payers that never paid to the merchant wait for their charge, or pass.',
-    ['held', 'passed'],
     'held',
   ),
   // `keep_alive = false`: each request to the upstream has a connection of its own.

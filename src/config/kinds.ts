@@ -128,34 +128,13 @@ export function amountOrOff(description: string, fallback: string): Key<bigint |
   }
 }
 
-function integerType(minimum: number, maximum: number) {
+export function integer(minimum: number, maximum: number) {
   return kind(V.integer(minimum, maximum), { type: 'integer', minimum, maximum })
 }
 
-export function integer(description: string, minimum: number, maximum: number, fallback: number) {
-  return integerType(minimum, maximum)(description, fallback)
-}
-
-/** An integer without a default. */
-export function limit(description: string, minimum: number, maximum: number) {
-  return integerType(minimum, maximum)(description)
-}
-
-const anyOf = (words: readonly string[]) => ({
-  anyOf: words.map((word) => ({ const: word, type: 'string' })),
-})
-
-export function oneOf<const T extends string>(
-  description: string,
-  words: readonly T[],
-  fallback: T,
-) {
-  return kind(V.oneOf(words), anyOf(words))(description, fallback)
-}
-
-/** One of a few words, or none. */
-export function mayBe<const T extends string>(description: string, words: readonly T[]) {
-  return kind(V.oneOf(words), anyOf(words))(description)
+/** One of a few words. */
+export function oneOf<const T extends string>(words: readonly T[]) {
+  return kind(V.oneOf(words), { anyOf: words.map((word) => ({ const: word, type: 'string' })) })
 }
 
 /** A key that must be there. `empty` stands for it in a file with faults. */
