@@ -28,13 +28,10 @@ export function parse(argv: string[], commands: Commands): Parsed {
     const command = Object.hasOwn(commands, name) ? commands[name] : undefined
     if (command === undefined) throw unknownCommand(name, Object.keys(commands))
     if (isHelp) return { kind: 'help', about: { name, command } }
-    assertOptions(name, command, rest)
-    return {
-      kind: 'run',
-      name,
-      command,
-      args: { values: rest, ...readOperands(name, command, operands) },
-    }
+    const wrong = Object.keys(rest).find((option) => !Object.hasOwn(command.options, option))
+    if (wrong !== undefined) throw wrongOption(name, command, wrong)
+    const args = { values: rest, ...readOperands(name, command, operands) }
+    return { kind: 'run', name, command, args }
   } catch (error) {
     return { kind: 'fault', message: error instanceof Error ? error.message : 'bad arguments' }
   }
@@ -61,23 +58,15 @@ function split(argv: string[], commands: Commands): { values: Values; positional
     help: { type: 'boolean', short: 'h' },
     version: { type: 'boolean' },
   } as const
-  const { values, positionals } = (() => {
-    try {
-      return parseArgs({ args: argv, allowPositionals: true, options })
-    } catch (error) {
-      throw unknownOption(error, argv, commands) ?? error
-    }
-  })()
-  const joined = Object.entries(values).map(([name, value]) => [
-    name,
-    Array.isArray(value) ? value.join(',') : value,
-  ])
-  return { values: Object.fromEntries(joined), positionals }
-}
-
-function assertOptions(name: string, command: Command, values: object): void {
-  const wrong = Object.keys(values).find((option) => !Object.hasOwn(command.options, option))
-  if (wrong !== undefined) throw wrongOption(name, command, wrong)
+  try {
+    const { values, positionals } = parseArgs({ args: argv, allowPositionals: true, options })
+    const joined = Object.entries(values).map(([name, value]) => {
+      return [name, Array.isArray(value) ? value.join(',') : value]
+    })
+    return { values: Object.fromEntries(joined), positionals }
+  } catch (error) {
+    throw unknownOption(error, argv, commands) ?? error
+  }
 }
 
 /** The fault of an option that no command takes; undefined for other errors. */
@@ -115,9 +104,7 @@ function readOperands(name: string, command: Command, operands: string[]) {
   }
   const known = Object.keys(verbs)
   if (word === '') throw new Error(`${name} needs ${known.join(' or ')}`)
-  if (!known.includes(word)) {
-    throw unknownCommand(word, known, `${name} `)
-  }
+  if (!known.includes(word)) throw unknownCommand(word, known, `${name} `)
   assertCount(`${name} ${word}`, verbs[word] ?? [], rest)
   return { word, operand }
 }

@@ -9,10 +9,8 @@ type Start = { start(args: object): number | Promise<number> }['start']
 /** Runs each command: loads its modules, and answers its exit code. */
 const runs: { [Each in Name]: (args: Run<Each>) => number | Promise<number> } = {
   async init(args) {
-    const [{ init }, { terminal }] = await Promise.all([
-      import('./sell/init'),
-      import('./terminal'),
-    ])
+    const { init } = await import('./sell/init')
+    const { terminal } = await import('./terminal')
     const asking = terminal()
     try {
       return await init(args, asking?.ask)
@@ -53,11 +51,7 @@ export async function run(argv: string[]): Promise<number> {
   // The completion scripts of the shells call this; it is for no person.
   if (argv[0] === '__complete') {
     const { complete } = await import('./completion/completion')
-    process.stdout.write(
-      complete(argv.slice(1), commands)
-        .map((line) => `${line}\n`)
-        .join(''),
-    )
+    for (const line of complete(argv.slice(1), commands)) process.stdout.write(`${line}\n`)
     return 0
   }
   const parsed = parse(argv, commands)

@@ -41,11 +41,13 @@ export async function finish(
     say(`turnpike: ${status}, redirects to ${location}; ask there.`)
     return 1
   }
-  if (isProblem(response) && (credential !== undefined || status >= 500 || status === 402)) {
+  const type = response.headers.get('content-type') ?? ''
+  const isProblem = type.startsWith('application/problem+json')
+  if (isProblem && (credential !== undefined || status >= 500 || status === 402)) {
     explain(await problemOf(response), status, purchase, credential)
     return 1
   }
-  say(`answer     ${status} ${oneLine(response.headers.get('content-type') ?? '')}`.trimEnd())
+  say(`answer     ${status} ${oneLine(type)}`.trimEnd())
   if (response.headers.has('idempotency-replayed')) say('           a replay of the stored answer')
   if (credential?.transfer.upto) return finishByUse(response, purchase, credential)
   const genuine = encoded === undefined || (await checkReceipt(encoded, purchase, credential))
@@ -155,33 +157,25 @@ async function checkCharge(
   return isWithin
 }
 
-function isProblem(response: Response): boolean {
-  return response.headers.get('content-type')?.startsWith('application/problem+json') ?? false
-}
-
 /** Members of a problem document, or of any other error body. */
 export async function problemOf(response: Response) {
   const text = await readText(response)
-  let json: Json.JsonObject = {}
-  try {
-    json = Json.parse(text)
-  } catch {
-    // The body is not a problem document.
-  }
+  const json = Terms.readable(() => Json.parse(text)) ?? {}
   const transaction = Json.member(json, 'transaction')
   const string = (parent: Json.JsonObject, name: string) => {
     const value = Json.member(parent, name)
     return typeof value === 'string' ? oneLine(value) : undefined
   }
-  const redeem = Json.member(json, 'redeem')
-  const token = Json.isObject(redeem) ? string(redeem, 'token') : undefined
+  const member = Json.member(json, 'redeem')
+  const redeem = Json.isObject(member) ? member : {}
+  const token = string(redeem, 'token')
   return {
     code: string(json, 'code') ?? `status ${response.status}`,
     detail: string(json, 'detail') ?? '',
     reason: string(json, 'reason'),
     transaction: typeof transaction === 'string' ? hashText(transaction) : undefined,
     redeem:
-      token === undefined || !Json.isObject(redeem)
+      token === undefined
         ? undefined
         : {
             token,
@@ -214,14 +208,14 @@ function explain(
     )
   } else if (credential !== undefined && (status === 503 || status === 409)) {
     say('The payment may still settle: look at the transaction before you pay again.')
-  } else if (isExactPermit(credential) && reason?.includes('allowance')) {
+  } else if (
+    // The same terms may be paid without an approval.
+    credential?.transfer.method === 'permit2' &&
+    credential.transfer.upto === undefined &&
+    reason?.includes('allowance')
+  ) {
     say('The wallet has not approved Permit2; --transfer eip3009 needs no approval.')
   }
-}
-
-/** Whether the same terms may be paid without an approval. */
-function isExactPermit(credential: Credential | undefined): boolean {
-  return credential?.transfer.method === 'permit2' && credential.transfer.upto === undefined
 }
 
 /** Prints a receipt. False when it is signed and the signature or its content is wrong. */

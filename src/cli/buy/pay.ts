@@ -42,13 +42,9 @@ export async function pay(args: Run<'pay'>): Promise<number> {
   const options = { ...args, ask: question() }
   try {
     const purchase = parse(options)
-    return options.redeem === undefined
-      ? await buy(purchase, options)
-      : await finish(
-          await send(purchase, { 'payment-redeem': options.redeem }),
-          purchase,
-          undefined,
-        )
+    if (options.redeem === undefined) return await buy(purchase, options)
+    const redeemed = await send(purchase, { 'payment-redeem': options.redeem })
+    return await finish(redeemed, purchase, undefined)
   } catch (error) {
     const code = failed(error, say)
     if (error instanceof PayError)
@@ -178,14 +174,9 @@ async function read(asked: Response): Promise<Terms.Terms[]> {
 
 /** The faults of the request itself, which a 402 names before a payment. */
 function invalidParams(body: string): string {
-  try {
-    const params = Json.member(Json.parse(body), 'invalidParams')
-    if (!Array.isArray(params)) return ''
-    const objects = params.filter(Json.isObject)
-    return oneLine(objects.map((param) => `${param.name}: ${param.reason}`).join('; '))
-  } catch {
-    return ''
-  }
+  const params = Json.member(Terms.readable(() => Json.parse(body)) ?? {}, 'invalidParams')
+  const objects = Array.isArray(params) ? params.filter(Json.isObject) : []
+  return oneLine(objects.map((param) => `${param.name}: ${param.reason}`).join('; '))
 }
 
 function keyOf({ key, env }: Options): Uint8Array {
