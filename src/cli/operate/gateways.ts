@@ -15,19 +15,12 @@ export async function gateways({ env, json, out }: Run<'gateways'>): Promise<num
   return 0
 }
 
-const keeper = 'keeper'
-
 function toJson({ gateways, lanes }: Overview) {
-  return {
-    gateways,
-    lanes: lanes.map(({ network, relayer = keeper, holder = null, epoch, nextNonce }) => ({
-      network,
-      relayer,
-      holder,
-      epoch,
-      nextNonce: relayer === keeper ? null : nextNonce,
-    })),
-  }
+  const shown = lanes.map(({ network, relayer, holder = null, epoch, nextNonce: next }) => {
+    const nextNonce = relayer === undefined ? null : next
+    return { network, relayer: relayer ?? 'keeper', holder, epoch, nextNonce }
+  })
+  return { gateways, lanes: shown }
 }
 
 function toLines(overview: Overview): string[] {

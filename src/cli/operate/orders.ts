@@ -36,15 +36,11 @@ async function list(ledger: Ledger, { now, out }: Options): Promise<number> {
   const held = open.filter(({ state }) => state === 'held')
   const rest = open.filter(({ state }) => state !== 'held')
   const seen = new Set(open.map(({ id }) => id))
-  const history = await ledger.orders.history({
-    payer: undefined,
-    limit: listed,
-    before: undefined,
-  })
+  const page = { payer: undefined, limit: listed, before: undefined }
+  const history = await ledger.orders.history(page)
   const newest = history.filter(({ id }) => !seen.has(id))
-  for (const order of [...held, ...rest, ...newest].slice(0, Math.max(listed, open.length))) {
+  for (const order of [...held, ...rest, ...newest].slice(0, Math.max(listed, open.length)))
     out(lineOf(order, unseen.has(order.id)))
-  }
   out(`${held.length} held, ${rest.length} unfinished`)
   return 0
 }
@@ -95,14 +91,9 @@ async function show(ledger: Ledger, order: StoredOrder, { now, out }: Options): 
 
 /** The swap and the refunds of an order, by account nonce. */
 async function jobsOf({ jobs }: Ledger, order: StoredOrder): Promise<JobRow[]> {
-  const attempts = Array.from(
-    { length: Math.max(1, order.refundAttempts) },
-    (_, index) => index + 1,
-  )
-  const ids = [
-    Order.swapId(order),
-    ...attempts.map((refundAttempts) => Order.refundId({ ...order, refundAttempts })),
-  ]
+  const ids = [Order.swapId(order)]
+  for (let attempt = 1; attempt <= Math.max(1, order.refundAttempts); attempt++)
+    ids.push(Order.refundId({ ...order, refundAttempts: attempt }))
   const found: JobRow[] = []
   for (const id of ids) {
     const job = await jobs.find(id)

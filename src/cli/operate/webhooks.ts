@@ -30,6 +30,8 @@ async function list({ webhooks }: Ledger, { out }: Run<'webhooks'>): Promise<num
 
 function lineOf(message: Message): string {
   const { id, state, type, subject, origin, attempts, createdAt, dueAt } = message
+  const { lastStatus, lastError } = message
+  const status = lastStatus === null ? '' : `status ${lastStatus}`
   const next = state === 'waiting' ? `next ${new Date(dueAt).toISOString()}` : ''
   const columns = [
     id,
@@ -39,17 +41,15 @@ function lineOf(message: Message): string {
     origin,
     new Date(createdAt).toISOString(),
     attempts === 1 ? '1 attempt' : `${attempts} attempts`,
-    resultOf(message),
+    // The last answer, or why there is none or no further attempt.
+    [status, lastError ?? ''].filter((part) => part !== '').join(' '),
     next,
   ]
   return columns.filter((column) => column !== '').join('  ')
 }
 
-/** The last answer, or why there is none or no further attempt. */
-function resultOf({ lastStatus, lastError }: Message): string {
-  const parts = [lastStatus === null ? '' : `status ${lastStatus}`, lastError ?? '']
-  return parts.filter((part) => part !== '').join(' ')
-}
+const noEffect = `No effect yet: no service is running, its file no longer has this endpoint, the endpoint
+is paused after failures, or an older message about the same subject waits. It stays due.`
 
 async function resend(
   { webhooks }: Ledger,
@@ -69,12 +69,7 @@ async function resend(
       return current.state === 'delivered' ? 0 : 1
     }
     if (now() >= until) {
-      out(
-        'No effect yet: no service is running, its file no longer has this endpoint, the endpoint',
-      )
-      out(
-        'is paused after failures, or an older message about the same subject waits. It stays due.',
-      )
+      out(noEffect)
       return 1
     }
     await Bun.sleep(100)

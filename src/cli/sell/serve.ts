@@ -1,9 +1,7 @@
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
-import type { Target } from '../../../db/postgres/Url'
 import { DataDirectoryError, databaseName, openDirectory } from '../../../db/sqlite/directory'
 import * as App from '../../app'
-import type { HttpsOptions } from '../../app/options'
 import type { Config } from '../../config/Config'
 import {
   type Env,
@@ -45,11 +43,9 @@ export async function serve(options: Run<'serve'>): Promise<number> {
   }
   const { config, secrets, https, target, warnings } = configured
   const { log, output } = openLog(say)
-  const droppedLines = output.dropped
   const { dataDir } = options
   let app: App.App | undefined
   const relayers = ownKeys(secrets).map(Crypto.addressOf)
-  const domains = https?.domains
   const operator = createOperator({
     file: options.file,
     dataDir,
@@ -57,44 +53,38 @@ export async function serve(options: Run<'serve'>): Promise<number> {
     reload: async () =>
       app === undefined
         ? ['the service is starting: try again']
-        : reload({ ...options, domains, app, relayers, log }),
+        : reload({ ...options, domains: https?.domains ?? [], app, relayers, log }),
   })
   // The fault of the lock has its own exit code, so that a supervisor can tell it from a crash.
   const onFenced = (reason: string) => {
     say(`turnpike: ${reason}: it ends\n`)
     process.exit(fencedCode)
   }
-  const warnStart = (line: string) => say(`turnpike: warning: ${line}\n`)
-  const isLossAccepted = options['accept-loss'] === true
-  const openServer =
-    target && opening(target, { secrets, warn: warnStart, onFenced, isLossAccepted })
+  const serving = {
+    ...{ secrets, onFenced, isLossAccepted: options['accept-loss'] === true },
+    warn: (line: string) => say(`turnpike: warning: ${line}\n`),
+  }
   try {
     app = await App.start({
-      config,
-      secrets,
-      dataDir,
-      openServer,
-      log,
-      https,
+      ...{ config, secrets, dataDir, log, https, operator },
+      openServer: target && opening(target, serving),
       version: ownVersion().version,
-      droppedLines,
+      droppedLines: output.dropped,
       fetchesMax: fetchesMax(options.env),
       isLasting: true,
-      operator,
     })
   } catch (error) {
     const cause = target === undefined ? error : await serverFault(target, error)
     say(`turnpike: ${startFault(cause, config.service)}\n`)
     return 1
   }
-  const started = app
-  const onReload = () => void reload({ ...options, domains, app: started, relayers, log })
+  const onReload = () => void operator.reload()
   // Install before the banner: a supervisor that reads the banner may send signals at once.
   process.on('SIGHUP', onReload)
   const stopped = stopSignal()
   const isGiven = readEnv(options.env)('ADMIN_TOKEN') !== undefined
   const tokenPlace = isGiven ? 'ADMIN_TOKEN' : `the token in ${join(dataDir, 'admin.token')}`
-  say(banner(app, { config, secrets, tokenPlace }) + warnings.map((line) => `${line}\n`).join(''))
+  say(banner(app, configured, tokenPlace) + warnings.map((line) => `${line}\n`).join(''))
   await stopped
   process.off('SIGHUP', onReload)
   // Without a listener a late SIGHUP would end the process before paid work is finished.
@@ -123,20 +113,8 @@ function openLog(say: (text: string) => void) {
   return { log, output }
 }
 
-type Configured = {
-  config: Config
-  secrets: Secrets
-  https: HttpsOptions | undefined
-  /** The database server; undefined: the database is a file. */
-  target: Target | undefined
-  warnings: readonly string[]
-}
-
 /** Configuration and secrets, or a text with all faults in them. */
-async function configure(
-  options: Run<'serve'>,
-  say: (text: string) => void,
-): Promise<Configured | string> {
+async function configure(options: Run<'serve'>, say: (text: string) => void) {
   const { file, dataDir, env } = options
   let text: string
   try {
@@ -185,7 +163,8 @@ function stopSignal(): Promise<void> {
 /** The banner: the URL, the relayers, the merchants, and each part that is not ready. */
 function banner(
   app: App.App,
-  { config, secrets, tokenPlace }: Pick<Configured, 'config' | 'secrets'> & { tokenPlace: string },
+  { config, secrets }: { config: Config; secrets: Secrets },
+  tokenPlace: string,
 ): string {
   const lines = [`turnpike listens on ${app.url} as ${config.service.baseUrl}`]
   lines.push(`  pages for buyers ${config.service.baseUrl}/`)
@@ -246,13 +225,10 @@ export function startFault(error: unknown, { listen }: Pick<Config['service'], '
   return error.message
 }
 
-type ReloadOptions = {
+type ReloadOptions = Pick<Run<'serve'>, 'file' | 'dataDir' | 'env'> & {
   app: App.App
-  file: string
-  dataDir: string
-  env: Env
   /** Domains of `--domain`. */
-  domains?: readonly string[] | undefined
+  domains: readonly string[]
   /** Accounts of the keys with which the process runs, the desk's last. */
   relayers: readonly `0x${string}`[]
   log: Log
@@ -263,7 +239,7 @@ type ReloadOptions = {
  * `file:line: message`. Returns these reasons: none when the file was applied. Never throws.
  */
 async function reload(options: ReloadOptions): Promise<readonly string[]> {
-  const { app, file, env, domains = [], log } = options
+  const { app, file, env, domains, log } = options
   try {
     const text = readFileSync(file, 'utf8')
     const faults = changedKeys(options)
