@@ -59,21 +59,19 @@ export function crossCheck(source: Source, config: Parsed, relayers: readonly Ad
 
 /** Refuses payouts that lose or give away money, except on local networks. */
 function checkPayouts(source: Source, config: Parsed, relayers: readonly Address[]): void {
-  const real = new Set(
-    config.networks.filter((network) => !isLocal(network)).map((network) => network.id),
-  )
+  const networks = config.networks.filter((network) => !isLocal(network))
+  const real = new Set(networks.map(({ id }) => id))
   const refuse = (path: Path, payout: Address): void => {
     const reason = payoutFault(payout, config, relayers)
     if (reason) report(source, path, `${path.at(-1) === 'payout' ? 'payout' : 'pay_to'} ${reason}`)
   }
-  const isFaulty = (path: Path) => source.faults.has(keyOf(path))
   config.merchants.forEach((merchant, i) => {
     if (!merchant.networks.some((id) => real.has(id))) return
     const own: Path = ['merchants', i, 'payout']
     // Look up the line only for a fault.
     if (payoutFault(merchant.payout, config, relayers) === undefined) return
     const path: Path = source.lines.has(keyOf(own)) ? own : ['service', 'payout']
-    if (!isFaulty(path)) refuse(path, merchant.payout)
+    if (!source.faults.has(keyOf(path))) refuse(path, merchant.payout)
   })
   if (typeof config.facilitator.payTo === 'string' || real.size === 0) return
   config.facilitator.payTo.forEach((payTo, i) => {
@@ -96,13 +94,9 @@ function checkRelayers(source: Source, config: Parsed, relayers: readonly Addres
 function isLocal(network: NetworkConfig): boolean {
   // Its node may be another container.
   if (network.chainId === developmentChain) return true
-  return (
-    network.rpcUrls.length > 0 &&
-    [...network.rpcUrls, ...(network.wsUrl ? [network.wsUrl] : [])].every((text) => {
-      const url = URL.parse(text)
-      return url !== null && V.isLoopback(url)
-    })
-  )
+  const { rpcUrls, wsUrl } = network
+  const urls = [...rpcUrls, ...(wsUrl ? [wsUrl] : [])].map((text) => URL.parse(text))
+  return rpcUrls.length > 0 && urls.every((url) => url !== null && V.isLoopback(url))
 }
 
 function payoutFault(
@@ -116,12 +110,10 @@ function payoutFault(
   if (contractsOf(config).includes(payout))
     return 'is a contract, not a wallet: write a wallet of yours'
   if (payout === documentedPayout) return 'is the example of the documents: write a wallet of yours'
-  if (relayers.includes(payout)) {
+  if (relayers.includes(payout))
     return 'is a relayer of this gateway, which only pays gas: write another wallet'
-  }
-  if (developmentAccounts.includes(payout)) {
+  if (developmentAccounts.includes(payout))
     return 'is a public development account that anyone can empty: write a wallet of yours'
-  }
   return undefined
 }
 
@@ -155,11 +147,9 @@ function checkPairs(source: Source, config: Parsed): void {
     report(source, ['stock', 'network'], message)
   }
   stock?.tokens.forEach((token, i) => {
-    if (token.address === asset) {
+    if (token.address === asset)
       report(source, ['stock', 'tokens', i, 'address'], 'address is the asset that pays for stock')
-    }
-    if (token.pool === token.address) {
+    if (token.pool === token.address)
       report(source, ['stock', 'tokens', i, 'pool'], 'pool is the address of the token itself')
-    }
   })
 }

@@ -36,9 +36,8 @@ export function readEnv(env: Env): Lookup {
       return readFileSync(file, 'utf8').trim() || undefined
     } catch (error) {
       const code = codeOf(error)
-      throw new EnvironmentError(
-        `the file that ${name}_FILE names cannot be read (${code}): ${readAdvice(code)}`,
-      )
+      const fault = `the file that ${name}_FILE names cannot be read (${code})`
+      throw new EnvironmentError(`${fault}: ${readAdvice(code)}`)
     }
   }
 }
@@ -67,10 +66,7 @@ type Options = {
   random?: (length: number) => Uint8Array
 }
 
-type State = Pick<Options, 'dataDir' | 'isShared'> & {
-  random: (length: number) => Uint8Array
-  generated: string[]
-}
+type State = Required<Pick<Options, 'dataDir' | 'random'>> & { generated: string[] }
 
 /** Order of the secp256k1 group: a private key is below it. SEC 2, section 2.4.1. */
 const order = 0xfffffffffffffffffffffffffffffffebaaedce6af48a03bbfd25e8cd0364141n
@@ -82,7 +78,7 @@ const order = 0xfffffffffffffffffffffffffffffffebaaedce6af48a03bbfd25e8cd0364141
  */
 export function loadSecrets({ dataDir, env, isShared, random = randomBytes }: Options): Secrets {
   const lookup = readEnv(env)
-  const state: State = { dataDir, isShared, random, generated: [] }
+  const state: State = { dataDir, random, generated: [] }
   const errors: string[] = []
   const relayer = attempt(errors, () => keysOf(lookup, 'RELAYER_KEYS'))
   const desk = attempt(errors, () => keysOf(lookup, 'DESK_KEY', 1)?.[0])
@@ -92,7 +88,11 @@ export function loadSecrets({ dataDir, env, isShared, random = randomBytes }: Op
   throwAll(errors)
 
   const stored = (file: string, name: string) =>
-    attempt(errors, () => storedKey(state, file, name)) ?? new Uint8Array()
+    attempt(errors, () => {
+      const path = join(dataDir, file)
+      if (isShared) throw new EnvironmentError(unshared(name, path))
+      return storedKey(state, path)
+    }) ?? new Uint8Array()
   const relayerKeys = relayer ?? [stored('relayer.key', 'RELAYER_KEYS')]
   const secrets: Secrets = {
     relayerKeys,
@@ -128,10 +128,8 @@ export function findRelayerKeys({ dataDir, env }: Options): readonly Uint8Array[
  * Keys of the service's accounts with money: the relayers' keys, and the desk's if it is another
  * one.
  */
-export function ownKeys({
-  relayerKeys,
-  deskKey,
-}: Pick<Secrets, 'relayerKeys' | 'deskKey'>): readonly Uint8Array[] {
+export function ownKeys(secrets: Pick<Secrets, 'relayerKeys' | 'deskKey'>): readonly Uint8Array[] {
+  const { relayerKeys, deskKey } = secrets
   const isRelayer = relayerKeys.some((key) => hexOf(key) === hexOf(deskKey))
   return isRelayer ? relayerKeys : [...relayerKeys, deskKey]
 }
@@ -172,9 +170,8 @@ function keysOf(lookup: Lookup, name: string, max = 64): Uint8Array[] | undefine
       `${which} is not a private key: write 64 hex digits, below the group order (openssl rand -hex 32)`,
     )
   })
-  if (new Set(keys.map(hexOf)).size < keys.length) {
+  if (new Set(keys.map(hexOf)).size < keys.length)
     throw new EnvironmentError(`${name} names one key twice: remove one of them`)
-  }
   return keys
 }
 
@@ -205,9 +202,7 @@ function keyFrom(text: string): Uint8Array | undefined {
 }
 
 /** A secret of 32 bytes in the data directory, generated when it is not there. */
-function storedKey(state: State, file: string, name: string): Uint8Array {
-  const path = join(state.dataDir, file)
-  if (state.isShared) throw new EnvironmentError(unshared(name, path))
+function storedKey(state: State, path: string): Uint8Array {
   const found = readStored(path)
   if (found) return found
   let key: Uint8Array | undefined

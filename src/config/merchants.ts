@@ -91,11 +91,10 @@ export function parse(
     closed: [],
   }
   const config = readConfig(document, source, { env, overrides, domains, relayers })
-  if (source.faults.size === 0) {
-    return { config: { ...config, hash: sha256(text) }, faults: [] }
-  }
   const faults = [...source.faults.values()].sort((a, b) => a.line - b.line)
-  return { config: undefined, faults }
+  if (faults.length > 0) return { config: undefined, faults }
+  const hash = new Bun.CryptoHasher('sha256').update(text).digest('hex')
+  return { config: { ...config, hash }, faults: [] }
 }
 
 /** `file:line: message`. */
@@ -167,8 +166,4 @@ function override(
     result.networks = Object.fromEntries(networks)
   }
   return result
-}
-
-function sha256(text: string): string {
-  return new Bun.CryptoHasher('sha256').update(text).digest('hex')
 }

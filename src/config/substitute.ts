@@ -1,5 +1,4 @@
-import type { Lookup } from './env'
-import { EnvironmentError } from './env'
+import { EnvironmentError, type Lookup } from './env'
 import * as Lines from './lines'
 import { isTable, report, type Source } from './reader'
 
@@ -62,15 +61,14 @@ function replace(state: State, text: string, path: Lines.Path): string {
     }
     try {
       const value = state.lookup(name)
-      if (value !== undefined) parts.push(value)
-      if (value !== undefined) return value
+      if (value === undefined) unset(state, name, path)
+      else parts.push(value)
+      return value ?? ''
     } catch (error) {
       if (!(error instanceof EnvironmentError)) throw error
       report(state.source, path, error.message)
       return ''
     }
-    unset(state, name, path)
-    return ''
   })
 }
 
@@ -79,11 +77,8 @@ function unset(state: State, name: string, path: Lines.Path): void {
   if (section === 'merchants' && typeof i === 'number') {
     if (!state.unsetNames.has(i)) state.unsetNames.set(i, name)
   } else {
-    report(
-      state.source,
-      path,
-      `the environment has no ${name}: set ${name} or ${name}_FILE, or write the value here`,
-    )
+    const remedy = `set ${name} or ${name}_FILE, or write the value here`
+    report(state.source, path, `the environment has no ${name}: ${remedy}`)
   }
   state.source.unset.add(Lines.keyOf(path))
 }
