@@ -62,12 +62,10 @@ export async function buyWithMppx(
     ],
     fetch: wire.fetch,
     polyfill: false,
-    ...(wanted === undefined
-      ? {}
-      : {
-          orderChallenges: <T extends Challenged>(candidates: readonly T[]) =>
-            candidates.filter(({ challenge }) => networkOf(challenge.request) === wanted),
-        }),
+    ...(wanted && {
+      orderChallenges: <T extends Challenged>(candidates: readonly T[]) =>
+        candidates.filter(({ challenge }) => networkOf(challenge.request) === wanted),
+    }),
   })
   return complete(await client.fetch(url, options.init), wire.requests)
 }

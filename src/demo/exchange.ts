@@ -134,23 +134,13 @@ async function construct(
   chain: Chain,
   contracts: readonly (readonly [Address, Artifacts.Artifact, readonly unknown[]])[],
 ): Promise<void> {
-  const addresses = contracts.map(([address]) => address)
-  await request(
-    chain.url,
-    contracts.map(([address, { abi, bytecode }, args]) =>
-      setCode(address, encodeDeployData({ abi, bytecode, args })),
-    ),
-  )
-  const codes = await request(
-    chain.url,
-    addresses.map((to) => ['eth_call', [{ to }, 'latest']]),
-  )
   const { address: from } = account(9)
-  for (const to of addresses) await execute(chain, [{ from, to, gas: 2_000_000n }])
-  await request(
-    chain.url,
-    addresses.map((address, index) => setCode(address, codes[index] as Hex)),
-  )
+  for (const [to, { abi, bytecode }, args] of contracts) {
+    await request(chain.url, [setCode(to, encodeDeployData({ abi, bytecode, args }))])
+    const [code] = await request(chain.url, [['eth_call', [{ to }, 'latest']]])
+    await execute(chain, [{ from, to, gas: 2_000_000n }])
+    await request(chain.url, [setCode(to, code as Hex)])
+  }
 }
 
 function listCall({ tokens, registry }: Listing): Call {

@@ -51,10 +51,7 @@ export async function withFees(chain: Chain, fees: Fees, port: number): Promise<
 }
 
 /** Pages of wallets call from other origins, which anvil allows. */
-const cors = {
-  'Access-Control-Allow-Origin': '*',
-  'Access-Control-Allow-Headers': '*',
-}
+const cors = { 'Access-Control-Allow-Origin': '*', 'Access-Control-Allow-Headers': '*' }
 
 async function answerOf(chain: Chain, fees: Fees, call: unknown): Promise<unknown> {
   if (!isCall(call)) return forward(chain, call)

@@ -111,8 +111,8 @@ export async function startWorld(options: WorldOptions) {
       dataDir,
       log,
       ...(openServer && { openServer: (context) => openServer(context, secrets) }),
-      ...(now === undefined ? {} : { now }),
-      ...(marketTimeoutMs === undefined ? {} : { marketTimeoutMs }),
+      ...(now && { now }),
+      ...(marketTimeoutMs !== undefined && { marketTimeoutMs }),
     })
     endings.push(() => app.stop())
     const { adminToken } = secrets
