@@ -64,12 +64,8 @@ function payMpp(terms: Terms, source: MppSource, input: Input): Credential {
     payload: terms.method === 'eip3009' ? mppAuthorization(transfer) : mppPermit(transfer),
     source: `did:pkh:eip155:${transfer.chainId}:${transfer.payer}`,
   }
-  return {
-    header: 'authorization',
-    value: `Payment ${base64url(JSON.stringify(json))}`,
-    transfer,
-    terms,
-  }
+  const value = `Payment ${base64url(JSON.stringify(json))}`
+  return { header: 'authorization', value, transfer, terms }
 }
 
 function mppAuthorization(transfer: Transfer.Transfer) {
@@ -97,11 +93,7 @@ function payX402(terms: Terms, source: X402Source, input: Input): Credential {
   const bound = terms.method === 'eip3009' && resource !== undefined && extensions !== undefined
   const nonce =
     bound && Object.hasOwn(extensions, 'mppx')
-      ? sha256(
-          [accepted, resource, extensions]
-            .map((part) => base64url(Json.canonicalize(part)))
-            .join('|'),
-        )
+      ? sha256([accepted, resource, extensions])
       : Crypto.hex(input.random)
   const transfer = sign(terms, input.privateKey, {
     nonce,
@@ -131,10 +123,7 @@ function salted(
   if (!Json.isObject(mppx)) return extensions
   const info = Json.member(mppx, 'info')
   const nonce = Crypto.hex(random).slice(2)
-  return {
-    ...extensions,
-    mppx: { ...mppx, info: { ...(Json.isObject(info) ? info : {}), nonce } },
-  }
+  return { ...extensions, mppx: { ...mppx, info: { ...(Json.isObject(info) && info), nonce } } }
 }
 
 function authorization(transfer: Transfer.Transfer) {
@@ -186,6 +175,7 @@ function sign(
   return { ...unsigned, signature }
 }
 
-function sha256(text: string): Hex {
+function sha256(parts: readonly Json.Json[]): Hex {
+  const text = parts.map((part) => base64url(Json.canonicalize(part))).join('|')
   return `0x${new Bun.CryptoHasher('sha256').update(text).digest('hex')}`
 }

@@ -30,13 +30,10 @@ export function of(result: Json.JsonObject): Answer {
   if (Json.member(result, 'isError') !== true) return { kind: 'free', result }
   const structured = child(result, 'structuredContent')
   if (Array.isArray(Json.member(structured, 'accepts'))) {
-    const problem = child(child(meta, Payment.requiredKey), 'problem')
-    return {
-      kind: 'offers',
-      required: withoutLongExtensions(structured),
-      problem: problemOf(problem),
-      invalidParams: faultsOf(problem),
-    }
+    const said = child(child(meta, Payment.requiredKey), 'problem')
+    const required = withoutLongExtensions(structured)
+    const [problem, invalidParams] = [problemOf(said), faultsOf(said)]
+    return { kind: 'offers', required, problem, invalidParams }
   }
   if (typeof Json.member(structured, 'code') !== 'string') return { kind: 'free', result }
   return { kind: 'problem', result, problem: problemOf(structured) }
@@ -137,10 +134,8 @@ function itemOf(item: Json.Json): Content {
     const held = typeof blob === 'string' ? { blob } : typeof body === 'string' && { text: body }
     if (type === 'resource' && typeof uri === 'string' && held) {
       const kind = resource.mimeType
-      return {
-        type,
-        resource: { uri, ...held, ...(typeof kind === 'string' && { mimeType: kind }) },
-      }
+      const named = typeof kind === 'string' && { mimeType: kind }
+      return { type, resource: { uri, ...held, ...named } }
     }
   }
   return { type: 'text', text: JSON.stringify(item) }

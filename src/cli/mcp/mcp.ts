@@ -53,16 +53,12 @@ function parse(options: Options) {
     throw new CommandError(
       'Name the limits in dollars, such as --max-per-call 0.05 --max-per-day 2.',
     )
-  const limits = {
-    perCall,
-    perDay,
-    perCallMicros: microsOf('--max-per-call', perCall),
-    perDayMicros: microsOf('--max-per-day', perDay),
-  }
+  const perCallMicros = microsOf('--max-per-call', perCall)
+  const perDayMicros = microsOf('--max-per-day', perDay)
   const ways = readWays(options)
   if (!/\/mcp\/?$/.test(url.pathname)) url.pathname = `${url.pathname.replace(/\/+$/, '')}/mcp`
   url.hash = ''
-  return { url, limits, ...ways }
+  return { url, limits: { perCall, perDay, perCallMicros, perDayMicros }, ...ways }
 }
 
 function microsOf(option: string, text: string): bigint {
@@ -88,22 +84,17 @@ function stateFile({ state, env }: Options): string {
   return join(local || join(home, '.local', 'state'), 'turnpike', 'mcp.sqlite')
 }
 
-type Wallet = { privateKey: Uint8Array; spending: Spending; now: () => number }
-
 async function serve(
-  parsed: ReturnType<typeof parse>,
-  { privateKey, spending, now }: Wallet,
+  { url, limits, ...ways }: ReturnType<typeof parse>,
+  { privateKey, spending, now }: { privateKey: Uint8Array; spending: Spending; now: () => number },
 ): Promise<void> {
-  const { url, limits, scheme, network, rpc } = parsed
   const ended = untilEnd()
   const payer = Crypto.addressOf(privateKey)
   const warn = (message: string) => say(`turnpike: ${message}`)
   const gateway = createGateway({ url, requestMs })
   const catalogue = createCatalogue(gateway, limits, [budgetTool.name], warn)
-  const buyer = createBuyer({
-    ...{ gateway, catalogue, spending, privateKey, payer, limits },
-    ...{ scheme, network, rpc, patienceMs, now },
-  })
+  const wallet = { spending, privateKey, payer, limits, now, patienceMs }
+  const buyer = createBuyer({ gateway, catalogue, ...wallet, ...ways })
   const { serveStdio } = await import('./server')
   const server = await serveStdio({
     instructions: instructions(limits),

@@ -66,11 +66,8 @@ export function describe(config: Config, network: NetworkConfig, cost: SaleCost)
 
 /** The lowest price of a route that is sold on a network. */
 function cheapestOn({ merchants }: Config, id: Network.Id): bigint | undefined {
-  let cheapest: bigint | undefined
-  for (const { networks, routes, outOfService } of merchants) {
-    if (outOfService !== undefined || !networks.includes(id)) continue
-    for (const { priceAtomic } of routes)
-      if (cheapest === undefined || priceAtomic < cheapest) cheapest = priceAtomic
-  }
-  return cheapest
+  const prices = merchants
+    .filter(({ networks, outOfService }) => outOfService === undefined && networks.includes(id))
+    .flatMap(({ routes }) => routes.map(({ priceAtomic }) => priceAtomic))
+  return prices.length === 0 ? undefined : prices.reduce((a, b) => Amount.least(a, b))
 }

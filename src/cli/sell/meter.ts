@@ -53,13 +53,10 @@ function anyRequest(meter: Meter): Quote {
 }
 
 /** Stored answers have no head, so a text that begins like JSON is a whole answer. */
-function usageOf(meter: Meter, bytes: Uint8Array): Usage {
+export function usageOf(meter: Meter, bytes: Uint8Array): Usage {
   const isJson = /^\ufeff?\s*[[{]/.test(new TextDecoder().decode(bytes.subarray(0, 64)))
-  const type = isJson ? 'application/json' : 'text/event-stream'
-  const reader = createReader(meter, {
-    status: 200,
-    headers: new Headers({ 'content-type': type }),
-  })
+  const headers = new Headers({ 'content-type': isJson ? 'application/json' : 'text/event-stream' })
+  const reader = createReader(meter, { status: 200, headers })
   reader.add(bytes)
   return reader.end()
 }
@@ -73,11 +70,8 @@ function read(file: string): Buffer {
 }
 
 function listed(counts: Readonly<Record<string, number>>): string {
-  return (
-    Object.entries(counts)
-      .map(([unit, count]) => `${unit} ${count}`)
-      .join(', ') || 'nothing'
-  )
+  const shown = Object.entries(counts).map(([unit, count]) => `${unit} ${count}`)
+  return shown.join(', ') || 'nothing'
 }
 
 function shown(atomic: bigint): string {

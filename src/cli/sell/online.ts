@@ -57,7 +57,7 @@ export async function findOnline(config: Config, options: OnlineOptions): Promis
 async function ofNetwork(config: Config, network: NetworkConfig): Promise<Finding[]> {
   const path = ['networks', network.id]
   const found: Finding[] = []
-  const asked = network.rpcUrls.map((url, index) =>
+  const asked: Promise<Finding | undefined>[] = network.rpcUrls.map((url, index) =>
     ofRpc(network, url, [...path, 'rpc_urls', index]),
   )
   if (network.wsUrl !== '') asked.push(ofSocket(network, network.wsUrl, [...path, 'ws_url']))
@@ -70,21 +70,15 @@ async function ofNetwork(config: Config, network: NetworkConfig): Promise<Findin
     found.push(...(await ofContracts(client, network, config.stock)))
   } catch (error) {
     if (!(error instanceof RpcFault)) throw error
-    found.push({
-      path,
-      message: `the contracts of ${network.id} could not be read: ${error.message}`,
-    })
+    const message = `the contracts of ${network.id} could not be read: ${error.message}`
+    found.push({ path, message })
   } finally {
     client.close()
   }
   return found
 }
 
-async function ofRpc(
-  network: NetworkConfig,
-  url: string,
-  path: Path,
-): Promise<Finding | undefined> {
+async function ofRpc(network: NetworkConfig, url: string, path: Path) {
   const name = `rpc_urls[${path.at(-1)}] of ${network.id}`
   const chainId = await ask([url], (client) => client.call('eth_chainId', []))
   if (chainId === undefined) return { path, message: `${name}: no answer to eth_chainId` }
@@ -94,11 +88,7 @@ async function ofRpc(
   return { path, message: `${name}: ${found}, not ${network.chainId}` }
 }
 
-async function ofSocket(
-  network: NetworkConfig,
-  url: string,
-  path: Path,
-): Promise<Finding | undefined> {
+async function ofSocket(network: NetworkConfig, url: string, path: Path) {
   const message = `ws_url of ${network.id}: no answer to eth_chainId`
   const answer = await new Promise<string>((resolve) => {
     const socket = new WebSocket(url)
@@ -148,10 +138,8 @@ async function ofContracts(
     ...assetProbes(network, assetPath),
     ...(stock !== undefined && stock.network === network.id ? stockProbes(network, stock) : []),
   ]
-  const answer = await client.call('eth_call', [
-    Multicall.aggregate(probes.map(({ call }) => call)),
-    'latest',
-  ])
+  const reads = Multicall.aggregate(probes.map(({ call }) => call))
+  const answer = await client.call('eth_call', [reads, 'latest'])
   const results = Multicall.parseResults(answer, probes.length)
   if (results === undefined) throw new RpcFault('Multicall3 returns no results')
   return [
@@ -220,9 +208,7 @@ function stockProbes({ asset }: NetworkConfig, stock: Stock): Probe[] {
 }
 
 /** Any answer is right. */
-function isRight(): undefined {
-  return undefined
-}
+const isRight = () => undefined
 
 function tokenProbes(
   asset: NetworkConfig['asset'],
@@ -277,10 +263,8 @@ function upstreamsOf({ merchants }: Config): Upstream[] {
   const add = (url: URL | undefined, upstream: Omit<Upstream, 'url'>) => {
     if (url !== undefined && !found.has(url.origin)) found.set(url.origin, { ...upstream, url })
   }
-  for (const [
-    index,
-    { slug, upstream, routes, outOfService, allowPrivate },
-  ] of merchants.entries()) {
+  for (const [index, merchant] of merchants.entries()) {
+    const { slug, upstream, routes, outOfService, allowPrivate } = merchant
     if (outOfService !== undefined) continue
     const path = ['merchants', index]
     add(upstream, { allowPrivate, name: slug, path: [...path, 'upstream'] })
@@ -351,27 +335,22 @@ export type Accounts = { relayers: readonly Address[]; desk: Address | undefined
  * none, because another check reports it. Never rejects.
  */
 export async function findUnfunded(config: Config, accounts: Accounts): Promise<Finding[]> {
-  const found = await Promise.all(
-    config.networks.map((network) => {
-      const { desk } = accounts
-      const isDesk = desk !== undefined && config.stock?.network === network.id
-      return poorOn(network, isDesk ? [...accounts.relayers, desk] : accounts.relayers)
-    }),
-  )
-  return found.flat()
+  const { relayers, desk } = accounts
+  const found = config.networks.map((network) => {
+    const isDesk = desk !== undefined && config.stock?.network === network.id
+    return poorOn(network, isDesk ? [...relayers, desk] : relayers)
+  })
+  return (await Promise.all(found)).flat()
 }
 
 async function poorOn(network: NetworkConfig, addresses: readonly Address[]): Promise<Finding[]> {
   if (addresses.length === 0) return []
   const head = await readHead(network)
   if (head === undefined) return []
-  const balances = await ask(network.rpcUrls, (client) =>
-    Promise.all(
-      addresses.map((address) =>
-        client.call('eth_getBalance', [address, 'latest']).catch(() => undefined),
-      ),
-    ),
-  )
+  const balances = await ask(network.rpcUrls, ({ call }) => {
+    const read = (address: Address) => call('eth_getBalance', [address, 'latest'])
+    return Promise.all(addresses.map((address) => read(address).catch(() => undefined)))
+  })
   return addresses.flatMap((address, index): Finding[] => {
     const balance = balances?.[index]
     if (!Receipt.isHex(balance)) return []

@@ -7,7 +7,6 @@ import type { World } from '../../demo/world'
 import * as Route from '../../gateway/Route'
 import { quoteFor } from '../../gateway/upstream/metering'
 import * as Charge from '../../meter/Charge'
-import { createReader } from '../../meter/Reader'
 import * as AddressText from '../../protocol/Address'
 import * as Amount from '../../protocol/Amount'
 import type { TransferMethod } from '../../protocol/Asset'
@@ -18,6 +17,7 @@ import * as Receipt from '../../protocol/Receipt'
 import * as ReportedCharge from '../buy/Charge'
 import { settlementOf } from '../buy/outcome'
 import * as Terms from '../buy/Terms'
+import { usageOf } from './meter'
 
 /** Requests that cost half a cent, a cent, and what they may use, with every network and both protocols. */
 export const goods = {
@@ -126,10 +126,8 @@ function usedAt(name: string, body: string) {
   return (config: Config, answer: string) => {
     const { quote, route } = find(config, name, body) ?? {}
     if (route?.meter === undefined || quote === undefined) return undefined
-    const headers = new Headers({ 'content-type': 'application/json' })
-    const reader = createReader(route.meter, { status: 200, headers })
-    reader.add(new TextEncoder().encode(answer))
-    return Charge.of(route.meter, quote, reader.end())
+    const usage = usageOf(route.meter, new TextEncoder().encode(answer))
+    return Charge.of(route.meter, quote, usage)
   }
 }
 
