@@ -1,13 +1,20 @@
 import { createPrivateKey, generateKeyPairSync, type KeyObject } from 'node:crypto'
-import { join } from 'node:path'
-import { codeOf, EnvironmentError, readPrivate } from '../config/env'
+import {
+  closeSync,
+  fsyncSync,
+  mkdirSync,
+  openSync,
+  renameSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs'
+import { dirname, join } from 'node:path'
+import { codeOf, EnvironmentError, readPrivate, syncDirectory } from '../config/env'
 import type { Registry } from '../http/metrics'
 import type { Log } from '../log'
 import * as Certificate from './Certificate'
-import { AcmeError, connect } from './client'
-import { writePrivate } from './files'
 import * as Jws from './Jws'
-import { type Challenges, order } from './order'
+import { AcmeError, type Challenges, connect, order } from './order'
 
 export type CertificatesOptions = {
   /** DNS names, lower case; the first is the service's own. */
@@ -269,6 +276,34 @@ function accountKey(path: string, log: Log): KeyObject {
   const { privateKey } = generateKeyPairSync('ec', { namedCurve: 'P-256' })
   writePrivate(path, privateKey.export({ type: 'pkcs8', format: 'pem' }).toString())
   return privateKey
+}
+
+/**
+ * Writes a file that only its owner may read, durably. A reader, or a start after a crash, finds the
+ * old text or the new one. Throws `EnvironmentError`.
+ */
+export function writePrivate(path: string, text: string): void {
+  try {
+    replace(path, text)
+  } catch (error) {
+    throw new EnvironmentError(`${path} cannot be written (${codeOf(error)})`)
+  }
+}
+
+function replace(path: string, text: string): void {
+  const temporary = `${path}.tmp`
+  mkdirSync(dirname(path), { recursive: true, mode: 0o700 })
+  rmSync(temporary, { force: true })
+  const file = openSync(temporary, 'wx', 0o600)
+  try {
+    // Unlike writeSync it writes all, or throws.
+    writeFileSync(file, text)
+    fsyncSync(file)
+  } finally {
+    closeSync(file)
+  }
+  renameSync(temporary, path)
+  syncDirectory(dirname(path))
 }
 
 function report({ registry, domains, now }: CertificatesOptions, state: State) {

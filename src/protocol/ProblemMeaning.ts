@@ -34,8 +34,11 @@ const redeem =
   'Send the same request with `Payment-Redeem: TOKEN`; `redeem` in the answer has the token, its ' +
   'end and the number of attempts. Do not pay again.'
 
-/** Codes of the MPP draft. An answer with 402 also has offers. */
-const mpp = {
+const spendLater = 'Ask again on the next UTC day, or approve with native coin of your own.'
+
+/** A code of Problem.ts without a meaning here does not compile. */
+const texts: Readonly<Record<Code, Text>> = {
+  // Codes of the MPP draft. An answer with 402 also has offers.
   'payment-required': {
     meaning: 'The request has no credential. The answer has the offers.',
     client: payAgain,
@@ -70,9 +73,8 @@ const mpp = {
       'If it follows a restart: `CHALLENGE_SECRETS` or the data directory changed. If it follows ' +
       'a change of `payout`: the challenges of the old payee end at once.',
   },
-} satisfies Partial<Record<Code, Text>>
 
-const request = {
+  // Requests.
   'bad-request': {
     meaning:
       'The request itself is malformed: its body, its `Host` or its `Idempotency-Key`. `detail` ' +
@@ -160,9 +162,8 @@ const request = {
       'If all clients seem to have one address: set `trust_proxy` to the number of proxies. ' +
       '`paid_per_minute` and `quote_per_minute` are the limits.',
   },
-} satisfies Partial<Record<Code, Text>>
 
-const payment = {
+  // Payments.
   'payment-in-progress': {
     meaning: 'Another request with the same money or the same key is in progress.',
     client: 'Send the same request with the same credential again after `Retry-After`.',
@@ -213,9 +214,8 @@ const payment = {
     client: redeem,
     operator: 'Raise `timeout_ms` of the merchant if the upstream needs longer.',
   },
-} satisfies Partial<Record<Code, Text>>
 
-const service = {
+  // The service.
   'internal-error': {
     meaning: 'The service failed. Its log has the error under the request id.',
     client: 'Send the same request again, and report `requestId` if it fails again.',
@@ -228,9 +228,8 @@ const service = {
     client: sameLater,
     operator: '`GET /readyz` names what is not ready. See the reasons of a pause.',
   },
-} satisfies Partial<Record<Code, Text>>
 
-const stock = {
+  // The stock desk.
   halted: {
     meaning: 'The issuer has halted trade of the token. Nothing is charged.',
     client: 'Buy it when the token is no longer halted; `/api/stock/list` shows it.',
@@ -255,11 +254,8 @@ const stock = {
       'the transaction that paid you back. Do not pay again.',
     operator: 'Run `turnpike orders show ID`: it has the reason and every transaction.',
   },
-} satisfies Partial<Record<Code, Text>>
 
-const spendLater = 'Ask again on the next UTC day, or approve with native coin of your own.'
-
-const sponsor = {
+  // Sponsored approves.
   'already-approved': {
     meaning: 'The address has approved Permit2 already, so it needs no native coin.',
     client: 'Pay by Permit2.',
@@ -297,14 +293,4 @@ const sponsor = {
     client: spendLater,
     operator: 'Raise `gas_per_day_wei` of the product `sponsor` or `grants_per_day`.',
   },
-} satisfies Partial<Record<Code, Text>>
-
-/** A code of Problem.ts without a meaning here does not compile. */
-const texts: Readonly<Record<Code, Text>> = {
-  ...mpp,
-  ...request,
-  ...payment,
-  ...service,
-  ...stock,
-  ...sponsor,
 }

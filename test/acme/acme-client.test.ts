@@ -1,6 +1,6 @@
 import { expect, test } from 'bun:test'
 import { generateKeyPairSync } from 'node:crypto'
-import { connect } from '../../src/acme/client'
+import { connect } from '../../src/acme/order'
 
 /**
  * Connects to a CA whose directory has this many bytes of padding. Returns the path of its order
