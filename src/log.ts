@@ -23,7 +23,7 @@ export type WriteEvent = (
 
 export type Fields = Readonly<Record<string, unknown>>
 
-export type Options = {
+type Options = {
   /** Receives each line without its line break. Null writes nothing, at no cost. */
   write?: ((line: string) => void) | null
   /** Human-readable instead of JSON; by default when stdout is a terminal. */

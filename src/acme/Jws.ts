@@ -1,9 +1,9 @@
 import { createHash, createPublicKey, type KeyObject, sign } from 'node:crypto'
 
 /** A public key on P-256 as JSON. RFC 7518 section 6.2. */
-export type Jwk = { crv: string; kty: string; x: string; y: string }
+type Jwk = { crv: string; kty: string; x: string; y: string }
 
-export type Message = {
+type Message = {
   /** Private key of the account, on P-256. */
   key: KeyObject
   url: string

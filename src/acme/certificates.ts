@@ -16,7 +16,7 @@ import * as Certificate from './Certificate'
 import * as Jws from './Jws'
 import { AcmeError, type Challenges, connect, order } from './order'
 
-export type CertificatesOptions = {
+type CertificatesOptions = {
   /** DNS names, lower case; the first is the service's own. */
   domains: readonly string[]
   dataDir: string

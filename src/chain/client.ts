@@ -38,7 +38,7 @@ export type Node = {
 
 export type CallOptions = { timeoutMs?: number }
 
-export type ClientOptions = {
+type ClientOptions = {
   /** URLs in the order of preference. A URL that answers is used until it fails. */
   urls: readonly string[]
   /** Longest time of one attempt, ms. */

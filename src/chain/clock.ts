@@ -19,7 +19,7 @@ export type Clock = {
 export type Ahead = { min: number; max: number }
 
 /** The times of this machine: unix ms, and `mono`. */
-export type Clocks = { now: () => number; monotonic: () => number }
+type Clocks = { now: () => number; monotonic: () => number }
 
 type Measured = { clock: Clock }
 

@@ -15,7 +15,7 @@ export type Heads = {
   close(): void
 }
 
-export type HeadsOptions = {
+type HeadsOptions = {
   /** `ws:` or `wss:`; empty: nothing is announced. */
   url: string
   onBlock?: (block: Block) => void

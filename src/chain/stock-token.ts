@@ -32,7 +32,7 @@ export const isBlocked = method<[account: Address]>('isBlocked(address)')
 export const latestRoundData = method('latestRoundData()')
 
 /** `answer` has the feed's own decimals; `updatedAt` is unix ms. */
-export type Round = { answer: bigint; updatedAt: number }
+type Round = { answer: bigint; updatedAt: number }
 
 /** Undefined for anything but a positive answer with a time. */
 export function parseRound(data: Hex | undefined): Round | undefined {

@@ -56,7 +56,7 @@ export const slot0 = method('slot0()')
 /** Liquidity in range. */
 export const liquidity = method('liquidity()')
 
-export type Trade = {
+type Trade = {
   tokenIn: Address
   tokenOut: Address
   fee: number

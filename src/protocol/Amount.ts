@@ -1,29 +1,7 @@
 /** Largest uint256. */
 export const max = 2n ** 256n - 1n
 
-const atomicPattern = /^(0|[1-9]\d{0,77})$/
 const decimalPattern = /^(0|[1-9]\d*)(?:\.(\d+))?$/
-
-/**
- * Atomic amount in its JSON form: decimal digits without sign, leading zeros, exponent or `0x`, at
- * most 2^256 - 1, or a safe integer number. Undefined for anything else.
- */
-export function parseAtomic(value: unknown): bigint | undefined {
-  if (typeof value === 'string') {
-    if (!atomicPattern.test(value)) return undefined
-    const atomic = BigInt(value)
-    return atomic > max ? undefined : atomic
-  }
-  if (
-    typeof value === 'number' &&
-    Number.isSafeInteger(value) &&
-    value >= 0 &&
-    !Object.is(value, -0)
-  ) {
-    return BigInt(value)
-  }
-  return undefined
-}
 
 /**
  * Atomic amount of a decimal text such as `0.005`. Throws a RangeError when the text is not a plain

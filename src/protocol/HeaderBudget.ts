@@ -34,9 +34,9 @@ import * as X402 from './X402'
  */
 
 /** Bytes of the whole head: status line, headers, and the empty line. */
-export const headMaxBytes = 3584
+const headMaxBytes = 3584
 
-export type Input = {
+type Input = {
   /** The complete 402, under the route's own URL, with a sample salt. */
   full: PaymentRequired
   more: readonly Declaration[]
@@ -75,7 +75,7 @@ export type Choice = {
   key: number
 }
 
-export type Budget = ReturnType<typeof compile>
+type Budget = ReturnType<typeof compile>
 
 type Base = { accepts: readonly Requirements[]; challenges: number; json: number; plain: number }
 /** Its bytes: of JSON before its base64, and of challenges. */

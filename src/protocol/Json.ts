@@ -1,6 +1,6 @@
 import type { Hex } from 'viem'
 import { parse as parseAddress } from './Address'
-import { parseAtomic } from './Amount'
+import { max as uintMax } from './Amount'
 import type { Fault } from './Problem'
 
 /** Strict JSON for untrusted input, readers for its members, and RFC 8785 serialisation. */
@@ -10,6 +10,7 @@ export type JsonObject = { readonly [member: string]: Json }
 
 const signatureBytesMax = 4096
 const hexPattern = /^0x(?:[0-9a-fA-F]{2})+$/
+const uintPattern = /^(0|[1-9]\d{0,77})$/
 const wordPattern = /^0x[0-9a-fA-F]{64}$/
 
 /** Why a text or one of its members was refused. The message is safe to send. */
@@ -265,8 +266,7 @@ const kinds = {
   ],
   /** Checksummed. */
   address: ['an address', parseAddress],
-  /** 256 bits: decimal digits or a safe integer. */
-  uint: ['an unsigned integer', parseAtomic],
+  uint: ['an unsigned integer', uintOf],
   /** Lower case. */
   word: ['32 bytes of hex', wordOf],
   /** 32 bytes as hex, or as the integer that they are; answers the hex, lower case. */
@@ -295,13 +295,34 @@ export function optional<K extends Kind>(
   return member(parent, name) === undefined ? undefined : read(parent, name, kind)
 }
 
+/**
+ * Decimal digits without sign, leading zeros, exponent or `0x`, at
+ * most 2^256 - 1, or a safe integer number. Undefined for anything else.
+ */
+function uintOf(value: unknown): bigint | undefined {
+  if (typeof value === 'string') {
+    if (!uintPattern.test(value)) return undefined
+    const integer = BigInt(value)
+    return integer > uintMax ? undefined : integer
+  }
+  if (
+    typeof value === 'number' &&
+    Number.isSafeInteger(value) &&
+    value >= 0 &&
+    !Object.is(value, -0)
+  ) {
+    return BigInt(value)
+  }
+  return undefined
+}
+
 function wordOf(value: unknown): Hex | undefined {
   const isWord = typeof value === 'string' && wordPattern.test(value)
   return isWord ? (value.toLowerCase() as Hex) : undefined
 }
 
 function wordOfUint(value: unknown): Hex | undefined {
-  const integer = parseAtomic(value)
+  const integer = uintOf(value)
   return integer === undefined ? undefined : `0x${integer.toString(16).padStart(64, '0')}`
 }
 

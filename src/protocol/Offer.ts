@@ -7,7 +7,7 @@ import type { Network } from './Network'
 export type Offer = { network: Network; payTo: Address; amountAtomic: bigint }
 
 /** The signed terms of an x402 `accepts` entry. */
-export type Terms = {
+type Terms = {
   scheme: string
   network: string
   asset: string

@@ -71,7 +71,7 @@ export function kindOf(code: string): Kind | undefined {
   return kinds[code]
 }
 
-export type Options = {
+type Options = {
   /** Response headers besides the content type. */
   headers?: Readonly<Record<string, string>>
   /** Further members of the JSON body; must be safe to send. */

@@ -2,7 +2,7 @@ import type { Code, Kind } from './Problem'
 import * as Problem from './Problem'
 
 /** What a problem code says to the client that receives it, and to the operator. Plain text. */
-export type Text = {
+type Text = {
   /** Why the request was refused, in full sentences. */
   meaning: string
   /** What the client does next. */

@@ -27,7 +27,7 @@ const artifact = artifactOf<Signed['payload']>(
 )
 
 /** What was paid for. The type of the extension has no members for it. */
-export type Purchase = {
+type Purchase = {
   /** sha256 (hex) of the request. */
   request: string
   /** Atomic amount, decimal. */
@@ -94,7 +94,7 @@ export function mpp(
 }
 
 /** The x402 result of a settlement. */
-export type Settlement = {
+type Settlement = {
   success: boolean
   /** Hash of the transaction; empty when nothing was sent. */
   transaction: Hex | ''

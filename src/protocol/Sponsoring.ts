@@ -39,7 +39,7 @@ export type Sponsored = {
 
 export const nothing: Sponsored = { permit2612: undefined, approval: undefined }
 
-export type Options = {
+type Options = {
   /** Unix ms. */
   now: number
   /** Whether this service sends approves. Otherwise that extension is not read. */

@@ -16,7 +16,7 @@ const witnessTypeHash = Abi.hashOf(witnessType)
 const permitTypeHash = Permit.typeHash(witnessType)
 
 /** What the payer signs beside a transfer: the most that may be settled, and who may settle it. */
-export type Terms = NonNullable<Permit.Signed['upto']>
+type Terms = NonNullable<Permit.Signed['upto']>
 
 /** EIP-712 digest that the payer signs; it has the ceiling and not the charge. */
 export function digest(transfer: Omit<Permit.Signed, 'signature'>, terms: Terms): Uint8Array {

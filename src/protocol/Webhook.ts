@@ -55,7 +55,7 @@ export function parseSecret(text: string): Uint8Array | undefined {
   return key.toString('base64') === base64 ? new Uint8Array(key) : undefined
 }
 
-export type Signed = {
+type Signed = {
   /** Id of the message, the same for each attempt. */
   id: string
   /** Time of the attempt, unix seconds. */

@@ -29,7 +29,7 @@ export type Requirements = {
   extra: Readonly<Record<string, string>>
 }
 
-export type Resource = { url: string; description?: string; mimeType?: string }
+type Resource = { url: string; description?: string; mimeType?: string }
 
 /**
  * Every extension needs `info` and `schema`: clients drop all of them if one of them lacks either.
@@ -63,7 +63,7 @@ function requirements(offer: Offer, method: TransferMethod): Requirements {
 }
 
 /** The offer as an `accepts` entry of the scheme `upto`; its amount is a ceiling. */
-export function uptoRequirements(offer: Offer, facilitatorAddress: Address): Requirements {
+function uptoRequirements(offer: Offer, facilitatorAddress: Address): Requirements {
   const { name, version } = offer.network.asset.eip712
   // Without a payment flow: `upto` has only one, which settles after the answer.
   return entry('upto', offer, { assetTransferMethod: 'permit2', name, version, facilitatorAddress })

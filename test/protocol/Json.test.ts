@@ -1,4 +1,5 @@
 import { expect, test } from 'bun:test'
+import { max } from '../../src/protocol/Amount'
 import * as Json from '../../src/protocol/Json'
 
 test('ordinary objects parse as JSON.parse does', () => {
@@ -79,6 +80,41 @@ test('readers accept what they name', () => {
   expect(() => Json.read(json, 'one', 'object')).toThrow(Json.JsonError)
   expect(() => Json.read(json, 'o', 'single')).toThrow(Json.JsonError)
   expect(() => Json.read(json, 'w', 'word')).toThrow(Json.JsonError)
+})
+
+const uintOf = (value: unknown) => Json.read({ value: value as Json.Json }, 'value', 'uint')
+
+test('unsigned integers are plain decimal digits or safe integers', () => {
+  expect(uintOf('0')).toBe(0n)
+  expect(uintOf('10000')).toBe(10000n)
+  expect(uintOf(10000)).toBe(10000n)
+  expect(uintOf(Number.MAX_SAFE_INTEGER)).toBe(9007199254740991n)
+  expect(uintOf(max.toString())).toBe(max)
+})
+
+test('error: every other spelling of a number is refused', () => {
+  const hostile = [
+    ...[
+      '',
+      '00',
+      '01',
+      '+1',
+      '-1',
+      '-0',
+      '1.0',
+      '1e4',
+      '0x2710',
+      ' 1',
+      '1 ',
+      '1\n',
+      '1_000',
+      '\u0661',
+    ],
+    ...[(max + 1n).toString(), '9'.repeat(78), '9'.repeat(5000)],
+    ...[-1, -0, 1.5, 2 ** 53, Number.NaN, Number.POSITIVE_INFINITY],
+    ...[null, undefined, true, {}, ['1'], 10n],
+  ]
+  for (const value of hostile) expect(() => uintOf(value)).toThrow('is not an unsigned integer')
 })
 
 test('error: signatures are whole bytes of bounded hex', () => {

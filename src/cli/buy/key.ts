@@ -9,7 +9,7 @@ import type { Run } from '../commands'
  */
 export function readKey(hex: string): Uint8Array {
   if (!/^(0x)?[0-9a-fA-F]{64}$/.test(hex)) throw new CommandError('The key is not 32 bytes of hex.')
-  const bytes = Uint8Array.fromHex(hex.replace(/^0x/, ''))
+  const bytes = Crypto.bytes(hex)
   try {
     Crypto.addressOf(bytes)
     return bytes
