@@ -30,11 +30,17 @@ export type ApprovalSponsor = {
 /**
  * Calls `attempt` for a payer that has signed an approve. When only the allowance is missing, sponsors
  * that, and calls it again. Nothing is written before, because the simulation refuses. `attempt` gets
- * the time that is left, ms, and whether it is the second call.
+ * the time that is left, ms, and whether it is the second call. `approval`: the signed transaction.
+ * `client`: address of the client that presents it. `waitMs` bounds all of it.
  */
 export async function withApproval<T extends { kind: string }>(
   { sponsor, now }: { sponsor: ApprovalSponsor | undefined; now: () => number },
-  { transfer, approval, client, waitMs }: Approval,
+  {
+    transfer,
+    approval,
+    client,
+    waitMs,
+  }: { transfer: Transfer; approval: Hex; client: string | undefined; waitMs: number },
   attempt: (leftMs: number, isSecond: boolean) => Promise<T | Outcome>,
 ): Promise<T | Outcome> {
   const deadline = now() + waitMs
@@ -47,16 +53,6 @@ export async function withApproval<T extends { kind: string }>(
   return attempt(leftMs(), true)
 }
 
-type Approval = {
-  transfer: Transfer
-  /** The signed transaction. */
-  approval: Hex
-  /** Address of the client that presents it. */
-  client: string | undefined
-  /** Bounds all of it, ms. */
-  waitMs: number
-}
-
 /** Whether only the allowance is missing. */
 export function lacksAllowance(outcome: { kind?: string; reason?: string }): boolean {
   return outcome.kind === 'refused' && outcome.reason === 'permit2_allowance_required'
@@ -64,9 +60,6 @@ export function lacksAllowance(outcome: { kind?: string; reason?: string }): boo
 
 /** The code of a sponsor's refusal; any other code is a fault of the payment itself. */
 export function reasonOf(code: string): Reason {
-  return isApprovalCode(code) ? code : 'permit2_allowance_required'
-}
-
-function isApprovalCode(code: string): code is `erc20_approval_${string}` {
-  return code.startsWith('erc20_approval_')
+  const [, own] = /^erc20_approval_(.*)$/s.exec(code) ?? []
+  return own === undefined ? 'permit2_allowance_required' : `erc20_approval_${own}`
 }

@@ -20,14 +20,14 @@ import * as Lanes from './state/lanes'
 import { createMetrics, type Meter, silent } from './state/metrics'
 import { keeps } from './state/ownership'
 import { createPayers } from './state/payers'
-import type { ChainState, Context, Relayer } from './state/state'
+import type { ChainState, Context, Policy, Relayer } from './state/state'
 import { createEvents, createTurn, pause } from './state/wait'
 import { type CreditLimits, createCredit } from './upto/credit'
 
 /** Timeout of one attempt, ms; a settlement waits for several of them. */
 const rpcTimeoutMsDefault = 8_000
 
-export type SettlementOptions = {
+export type SettlementOptions = { [Name in keyof Policy]?: Policy[Name] | undefined } & {
   ledger: Ledger
   networks: readonly NetworkConfig[]
   /** Each is a relayer on every network. */
@@ -42,8 +42,6 @@ export type SettlementOptions = {
   now: () => number
   /** A clock in ms that never decreases: it shows that `now` was set. By default `now` itself. */
   monotonic?: (() => number) | undefined
-  /** A network is not used while its blocks prove that `now` is off by more; a minute by default. */
-  clockSkewMaxMs?: number | undefined
   log: WriteEvent
   /** Random bytes for payment ids; by default the system's. */
   random?: (length: number) => Uint8Array
@@ -56,39 +54,14 @@ export type SettlementOptions = {
   walletFactories?: readonly Address[]
   /** Transactions that may fail on chain for one payer in ten minutes; 5 by default. */
   payerFailuresMax?: number | undefined
-  /**
-   * Atomic amount. Payments above it count only when a second node shows them, where one is
-   * configured; undefined: none. Payments to the desk always need it. By default 10,000,000.
-   */
-  confirmTwiceAbove?: (() => bigint | undefined) | undefined
-  /** Atomic amount: most signed ceilings of one payer that are not settled. By default 1,000,000. */
-  unsettledMax?: (() => bigint) | undefined
   /** What a merchant may lose by `upto`; undefined: without limit, which is the default. */
   creditOf?: ((merchant: string) => CreditLimits | undefined) | undefined
-  /**
-   * Longest time of one attempt to settle a charge, ms; the next sweep repeats what is not decided. A
-   * minute by default.
-   */
-  chargeAttemptMs?: number | undefined
-  /** Whether an operator has paused the sales on a network: nothing new is taken; by default none. */
-  isPaused?: ((network: Network.Id) => boolean) | undefined
-  /** Only this service sells for its payouts; by default false. */
-  payoutExclusive?: (() => boolean) | undefined
-  /** Whether a payee of the facilitator is one of this service's payouts; by default none. */
-  isOwnPayee?: ((payee: Address) => boolean) | undefined
   /** Time between two health checks of a network, ms. */
   checkMs?: number
   /** Timeout of one call of a node, ms; 8 s by default. */
   rpcTimeoutMs?: number | undefined
   /** Assumed block time of a network before its blocks are known; a second by default. */
   blockTimeMs?: number | undefined
-  /**
-   * How long the nonce of a job must be used without a receipt before it counts as used by another
-   * transaction; a minute by default.
-   */
-  jobProofMs?: number | undefined
-  /** First pause before accepted bytes are sent again; doubles. Two seconds by default. */
-  resendMs?: number | undefined
 }
 
 /** The parts that the stages share. No I/O except the ledger. */

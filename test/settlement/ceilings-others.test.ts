@@ -2,8 +2,8 @@ import { describe, expect, test } from 'bun:test'
 import type { Authorization } from '../../db/Authorization'
 import type { Purpose } from '../../db/Payment'
 import { account } from '../../src/demo/accounts'
-import { enqueueNamed, hasShare } from '../../src/settlement/send/queue'
-import { facilitatorMax } from '../../src/settlement/send/relayer'
+import { enqueueNamed, pump } from '../../src/settlement/send/queue'
+import { createRelayer, facilitatorMax } from '../../src/settlement/send/relayer'
 import { createPayers } from '../../src/settlement/state/payers'
 import type {
   Ceiling,
@@ -11,11 +11,10 @@ import type {
   Context,
   Queue,
   QueuedPayment,
-  Relayer,
 } from '../../src/settlement/state/state'
 import { countOf, refuseBehind, refuseFull } from '../../src/settlement/upto/ceilings'
 import * as Charges from '../../src/settlement/upto/charges'
-import { networkOf, purposeOf, signTransfer, until } from '../harness/settlement'
+import { networkOf, purposeOf, relayerKey, signTransfer, until } from '../harness/settlement'
 
 const network = networkOf('http://127.0.0.1', 'usdc')
 const facilitator = account(0).address
@@ -152,9 +151,17 @@ describe.concurrent('the room of a relayer, with blocks of 2 s', () => {
 })
 
 test('charges of ours are before those for other servers, and what ends first is before others', () => {
-  const queue = { named: [] as QueuedPayment[] }
+  const queue = { named: [] as QueuedPayment[], payments: [], jobs: [] }
+  const ended: bigint[] = []
+  const signer = { kind: 'unchecked', isKey: () => false }
   const add = (product: string, validBefore: bigint) => {
-    const queued = { request: { purpose: { product } }, transfer: { ...transfer, validBefore } }
+    const queued = {
+      request: { purpose: { product } },
+      transfer: { ...transfer, validBefore },
+      signer,
+      isAlone: true,
+      done: () => void ended.push(validBefore),
+    }
     enqueueNamed(queue as unknown as Queue, queued as unknown as QueuedPayment)
   }
   add('facilitator', 1n)
@@ -171,8 +178,17 @@ test('charges of ours are before those for other servers, and what ends first is
     ['facilitator', 1n],
     ['facilitator', 2n],
   ])
-  const full = { facilitating: facilitatorMax } as Relayer
-  expect(queue.named.map((each) => hasShare(full, each))).toEqual([true, true, false, false])
+  // What has a turn is forged, and ends without a call to a node.
+  const relayer = { ...createRelayer(relayerKey, { isReserved: false, isHeld: true }), next: 0 }
+  const full = { ...relayer, address: facilitator, facilitating: facilitatorMax }
+  const chain = { network, head: {}, health: { ready: true }, relayers: [full], queue }
+  const { signal } = new AbortController()
+  const context = { progress: { signal }, payers: createPayers(() => 0) }
+  pump(context as unknown as Context, chain as unknown as ChainState)
+  expect(ended).toEqual([8n, 9n])
+  expect(queue.named.map(({ request }) => request.purpose.product)).toEqual(
+    Array(2).fill('facilitator'),
+  )
 })
 
 test('error: the ceiling of a charge that can no longer be settled ends', async () => {

@@ -26,11 +26,6 @@ const answerMs = 2_000
 /** Contradictions in a row that count as a dispute; a reorganisation can cause a single one. */
 export const disputesMax = 3
 
-/** Whether a network has a second URL to ask. */
-function hasTwo({ client }: Pick<ChainState, 'client'>): boolean {
-  return client.nodes.length > 1
-}
-
 /**
  * What the nodes show. Waits briefly for a second node that is only a little behind the first.
  * Throws RpcFault or RpcError when the only URL does not answer.
@@ -40,7 +35,8 @@ export async function observationOf(
   chain: ChainState,
   payment: Payment,
 ): Promise<Observation> {
-  if (hasTwo(chain)) return wait(context, chain, payment, { ms: lagMs, disputes: 1 })
+  if (chain.client.nodes.length > 1)
+    return wait(context, chain, payment, { ms: lagMs, disputes: 1 })
   return (await show(chain.client, payment)) ? 'shown' : 'unseen'
 }
 
@@ -54,7 +50,7 @@ export async function confirm(
   chain: ChainState,
   payment: Payment,
 ): Promise<boolean> {
-  if (!hasTwo(chain)) return true
+  if (chain.client.nodes.length < 2) return true
   const observation = await wait(context, chain, payment, { ms: waitMs, disputes: disputesMax })
   if (observation === 'shown') return true
   context.log(observation === 'disputed' ? 'settlement-disputed' : 'settlement-unconfirmed', {

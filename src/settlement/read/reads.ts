@@ -133,14 +133,12 @@ async function isDeep(chain: NodeState, seconds: bigint): Promise<boolean> {
   return block !== undefined && block.timestamp > seconds
 }
 
-type Waiting = { progress: Pick<Context['progress'], 'signal'> }
-
 /**
  * Waits until a receipt has the configured confirmations. Undefined when it vanished: then the
  * transaction must be driven again.
  */
 export async function confirmations(
-  { progress: { signal } }: Waiting,
+  { progress: { signal } }: Context,
   chain: ChainState,
   receipt: Receipt.Receipt,
 ): Promise<Receipt.Receipt | undefined> {
@@ -164,7 +162,7 @@ export async function confirmations(
 
 /** Waits until an external transaction has the configured confirmations. Throws when it vanished. */
 export async function assertConfirmed(
-  context: Waiting,
+  context: Context,
   chain: ChainState,
   hash: Hex,
 ): Promise<void> {

@@ -194,11 +194,15 @@ export function explain(
     const detail = `The token ${transfer.asset} has no EIP-3009: pay by Permit2.`
     return refuse('invalid_exact_evm_eip3009_not_supported', detail)
   }
-  if (!isPermit && facts.eip712 && facts.eip712.name !== eip712.name) {
-    return refuse('invalid_exact_evm_token_name_mismatch', otherDomain(transfer, asset))
-  }
-  if (!isPermit && facts.eip712 && facts.eip712.version !== eip712.version) {
-    return refuse('invalid_exact_evm_token_version_mismatch', otherDomain(transfer, asset))
+  const given = isPermit ? undefined : facts.eip712
+  if (given && (given.name !== eip712.name || given.version !== eip712.version)) {
+    const domain = Explanation.domain(transfer, eip712)
+    return refuse(
+      given.name === eip712.name
+        ? 'invalid_exact_evm_token_version_mismatch'
+        : 'invalid_exact_evm_token_name_mismatch',
+      `The signing domain of the token is ${domain}: correct extra.`,
+    )
   }
   if (facts.balance !== undefined && facts.balance < amountAtomic) {
     return refuse(
@@ -214,10 +218,6 @@ export function explain(
     `The transfer of ${Explanation.amount(amountAtomic, asset)} fails in simulation on ` +
     `${transfer.network}: the token may be paused, or block the payer or the payee.`
   return refuse(simulationReason(transfer), detail)
-}
-
-function otherDomain(transfer: Transfer, { eip712 }: Asset): string {
-  return `The signing domain of the token is ${Explanation.domain(transfer, eip712)}: correct extra.`
 }
 
 /**

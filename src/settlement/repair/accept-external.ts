@@ -1,4 +1,3 @@
-import type { Purpose } from '../../../db/Payment'
 import type { Arrival } from '../../../db/payment-reads'
 import { moneyKey, type Transfer } from '../../protocol/Transfer'
 import { assertConfirmed } from '../read/reads'
@@ -43,7 +42,8 @@ export async function acceptExternal(
   const { id, transfer, purpose } = asked
   const { ledger, now, log } = context
   const before = context.unsettled.get(keyOf(transfer))
-  if (!mayAccept(context, purpose, before)) return Refusals.refuseUsed(transfer)
+  const isTrusted = purpose.bound && (context.policy.payoutExclusive() || before !== undefined)
+  if (purpose.product !== 'desk' && !isTrusted) return Refusals.refuseUsed(transfer)
   try {
     const found = await External.find(context, chain, transfer)
     if (!found || !(await isAcceptable(context, chain, asked, { found, before }))) {
@@ -65,11 +65,6 @@ export async function acceptExternal(
     log('settlement-undecided', { ...about(asked), error })
     return Refusals.unavailable(error)
   }
-}
-
-function mayAccept({ policy }: Context, purpose: Purpose, before: Arrival | undefined): boolean {
-  if (purpose.product === 'desk') return true
-  return purpose.bound && (policy.payoutExclusive() || before !== undefined)
 }
 
 async function isAcceptable(

@@ -61,7 +61,9 @@ export async function attributeFailure(
     const wei = (failed.receipt.spentWei * BigInt(unpaid.length)) / BigInt(members.length)
     Gas.addWasted(context, chain, first.purpose.product, wei)
   }
-  const isPayers = hadGas(chain, failed) && isCausedByPayers(failed)
+  // When all members of several payers fail, the token refuses.
+  const payers = new Set(unpaid.map(({ transfer }) => transfer.payer))
+  const isPayers = hadGas(chain, failed) && (unpaid.length < members.length || payers.size === 1)
   let attributed: readonly Payment[] = byPayers.filter(
     ({ id }) => isPayers || states.get(id)?.isChanged === true,
   )
@@ -99,14 +101,6 @@ function hadGas(chain: ChainState, { included, receipt, unpaid }: Failed): boole
   if (!receipt.success) return false
   const left = included.gasLimit - (receipt.gasUsed * 5n) / 4n
   return unpaid.every(({ transfer }) => left >= Gas.limitOfMember(chain, transfer))
-}
-
-/**
- * Whether payers caused the failure. When all members of several payers fail, the token refuses.
- */
-function isCausedByPayers({ members, unpaid }: Failed): boolean {
-  if (unpaid.length < members.length) return true
-  return new Set(unpaid.map(({ transfer }) => transfer.payer)).size === 1
 }
 
 type MemberState = {

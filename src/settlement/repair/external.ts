@@ -52,7 +52,7 @@ export async function find(
   context: Context,
   chain: ChainState,
   transfer: Transfer.Transfer,
-  { fromBlock, isOursAlone = false, node = inUse(chain) }: Search = {},
+  { fromBlock, isOursAlone = false, node = { host: '', call: chain.client.call } }: Search = {},
 ): Promise<Found | undefined> {
   const isPermit = transfer.method === 'permit2'
   const topics = isPermit
@@ -134,10 +134,6 @@ export async function isSentByUs(chain: ChainState, { transaction }: Found): Pro
   const from = Receipt.senderOf(answer)
   if (from === undefined) throw new RpcFault('the settlement is not shown')
   return chain.relayers.some(({ address }) => address.toLowerCase() === from.toLowerCase())
-}
-
-function inUse({ client }: ChainState): Node {
-  return { host: '', call: client.call }
 }
 
 async function inspect(

@@ -1,6 +1,5 @@
 import type { Payment } from '../../../db/Payment'
 import type { Included, Unfinished } from '../../../db/payment-reads'
-import type { TransactionRow } from '../../../db/schema'
 import { findOrSend } from '../send/broadcast'
 import { resumeSent, track } from '../send/payment'
 import * as Resolve from '../send/resolve'
@@ -65,7 +64,9 @@ export async function resumeSlots(context: Context, only?: Relayer): Promise<voi
     // Another process holds the account and drives them. During a takeover, `only` is the account
     // that is taken.
     if (relayer && !relayer.isHeld && !only) continue
-    if (!relayer && !isLeftBehind(context, chain, first.transaction)) continue
+    // What was sent from an account that is no longer configured is recorded by the network's keeper.
+    const { network, relayer: address } = first.transaction
+    if (!relayer && (!keeps(context, chain) || isOthers(context, network, address))) continue
     // Another key's transactions can be sent and polled, but not replaced; its nonces are not ours.
     if (!relayer) unowned.push(watchUnowned(context, chain, rows))
     else if (!driven.get(relayer)?.has(first.transaction.nonce)) {
@@ -73,15 +74,6 @@ export async function resumeSlots(context: Context, only?: Relayer): Promise<voi
     }
   }
   await Promise.all(unowned)
-}
-
-/** Whether this process records what was sent from an account that is no longer configured. */
-function isLeftBehind(
-  context: Context,
-  chain: ChainState,
-  { network, relayer }: TransactionRow,
-): boolean {
-  return keeps(context, chain) && !isOthers(context, network, relayer)
 }
 
 /**
@@ -226,15 +218,11 @@ async function watchUnowned(
 
 /** Unfinished transactions by network, relayer and nonce, lower nonces first. */
 async function unfinishedSlots({ ledger }: Context): Promise<Unfinished[][]> {
-  const slots = new Map<string, Unfinished[]>()
-  for (const row of await ledger.transactions.unfinished()) {
-    const { network, relayer, nonce } = row.transaction
+  const rows = await ledger.transactions.unfinished()
+  const slots = Map.groupBy(rows, ({ transaction: { network, relayer, nonce }, job }) => {
     // After a chain lost blocks, a job may compete with something else for its nonce.
-    const key = `${network}/${relayer}/${nonce}/${row.job ?? ''}`
-    const rows = slots.get(key)
-    if (rows) rows.push(row)
-    else slots.set(key, [row])
-  }
+    return `${network}/${relayer}/${nonce}/${job ?? ''}`
+  })
   return [...slots.values()]
 }
 

@@ -62,16 +62,8 @@ function keepNonce({ relayers }: ChainState, row: Included): void {
 
 /** Rows of one relayer, newest nonce first; each external transaction alone. */
 function sequencesOf(rows: readonly Included[]): Included[][] {
-  const sequences = new Map<string, Included[]>()
-  for (const row of rows) {
-    const key = row.relayer ?? row.hash
-    const sequence = sequences.get(key)
-    if (sequence) sequence.push(row)
-    else sequences.set(key, [row])
-  }
-  return [...sequences.values()].map((sequence) =>
-    sequence.sort((left, right) => right.nonce - left.nonce),
-  )
+  const newestFirst = rows.toSorted((left, right) => right.nonce - left.nonce)
+  return [...Map.groupBy(newestFirst, ({ relayer, hash }) => relayer ?? hash).values()]
 }
 
 async function readState(

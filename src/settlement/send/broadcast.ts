@@ -6,7 +6,7 @@ import * as Receipt from '../../chain/receipt'
 import * as Amount from '../../protocol/Amount'
 import { readCount, readReceipt, readTop } from '../read/reads'
 import { remedyFor } from '../state/availability'
-import type { ChainState, Context, Relayer, Slot } from '../state/state'
+import type { ChainState, Context, Slot } from '../state/state'
 import { within } from '../state/wait'
 import { cancellation, type Payload, sign, synchronize, withoutGas } from './relayer'
 
@@ -61,7 +61,8 @@ export async function drive(context: Context, chain: ChainState, slot: Slot): Pr
     let isDoubtful = polling.misses > 0
     if (polling.elapsedMs >= polling.sendAtMs) {
       const sent = await send(chain, newest(slot).raw, polling.sends === 0)
-      if (sent.receipt && isOf(slot, sent.receipt)) return included(chain, slot, sent.receipt)
+      const isOurs = slot.transactions.some(({ hash }) => hash === sent.receipt?.hash)
+      if (sent.receipt && isOurs) return included(chain, slot, sent.receipt)
       note(context, chain, slot, sent)
       isDoubtful ||= polling.sends > 0 || sent.kind !== 'accepted' || sent.waited === true
       planSends(polling, sent, context.policy)
@@ -71,7 +72,13 @@ export async function drive(context: Context, chain: ChainState, slot: Slot): Pr
     countTaken(chain, polling, seen)
     if (polling.misses >= proofPolls) {
       if (isConsumed(context, chain, slot, { polling, top: seen.top })) return { kind: 'consumed' }
-      if (polling.misses === proofPolls) await skipTakenNonce(chain, slot.relayer)
+      if (polling.misses === proofPolls) {
+        // Moves the relayer past the nonce, while that is still being verified.
+        slot.relayer.stuck = undefined
+        slot.relayer.refused = undefined
+        await synchronize(chain, slot.relayer)
+        chain.room()
+      }
     }
     if (polling.elapsedMs >= polling.replaceAtMs && polling.misses === 0) {
       polling.replaceAtMs = polling.elapsedMs + replaceMs
@@ -142,18 +149,6 @@ function isConsumed(
   if (polling.elapsedMs - polling.takenAtMs < policy.jobProofMs) return false
   if (polling.takenAt === undefined || top === undefined) return false
   return top >= polling.takenAt + BigInt(Math.max(network.reorgDepth, network.confirmations - 1))
-}
-
-/** Moves the relayer past a nonce that another program used, while that is still being verified. */
-async function skipTakenNonce(chain: ChainState, relayer: Relayer): Promise<void> {
-  relayer.stuck = undefined
-  relayer.refused = undefined
-  await synchronize(chain, relayer)
-  chain.room()
-}
-
-function isOf({ transactions }: Slot, { hash }: Receipt.Receipt): boolean {
-  return transactions.some((each) => each.hash === hash)
 }
 
 function newest(slot: Slot): TransactionRow {

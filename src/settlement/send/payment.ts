@@ -2,7 +2,7 @@ import type { Payment, Purpose } from '../../../db/Payment'
 import * as Crypto from '../../protocol/Crypto'
 import { checkWindow, type Transfer } from '../../protocol/Transfer'
 import * as Refusals from '../read/refusals'
-import * as Signature from '../read/signature'
+import * as Simulate from '../read/simulate'
 import { acceptExternal } from '../repair/accept-external'
 import * as Gas from '../state/gas-budget'
 import { isOfAnother, waitForOther } from '../state/ownership'
@@ -118,7 +118,7 @@ async function attempt(
   }
 }
 
-type Signed = Signature.Signed & { signer: Signer }
+type Signed = Simulate.Signed & { signer: Signer }
 
 /** Refuses what needs no simulation: window, network, gas, signer and payer. */
 async function check(
@@ -176,12 +176,12 @@ async function checkSigner(
   const mayDefer = isAlike && !payers.signers.isSuspended()
   if (mayDefer && typeof isKeySigned === 'function') {
     const signer = { kind: 'unchecked' as const, isKey: isKeySigned }
-    return { ...Signature.assumeSigned(transfer), signer }
+    return { ...Simulate.assumeSigned(transfer), signer }
   }
   const isSigned = typeof isKeySigned === 'function' ? isKeySigned() : isKeySigned
   const signed = isSigned
-    ? Signature.assumeSigned(transfer)
-    : await Signature.checkSignature(chain, transfer, now())
+    ? Simulate.assumeSigned(transfer)
+    : await Simulate.checkSignature(chain, transfer, now())
   if (signed.kind === 'signed') return { ...signed, signer: { kind: 'checked' } }
   if (signed.kind === 'refused' && Refusals.isUnsigned(signed)) payers.signers.suspend()
   return signed
@@ -284,7 +284,7 @@ export async function resend(context: Context, member: Underway): Promise<Outcom
   const { transfer, id, purpose } = payment
   const { now, payers, ledger } = context
   const chain = chainOf(context, transfer.network)
-  const signed = await Signature.checkSignature(chain, transfer, now())
+  const signed = await Simulate.checkSignature(chain, transfer, now())
   if (signed.kind !== 'signed') {
     return signed.kind === 'refused' ? Resolve.decide(context, member, signed.reason) : signed
   }

@@ -5,7 +5,7 @@ import { findEoas, isIdentified } from '../../chain/multicall'
 import * as Receipt from '../../chain/receipt'
 import { checkWindow } from '../../protocol/Transfer'
 import * as Refusals from '../read/refusals'
-import * as Signature from '../read/signature'
+import * as Simulate from '../read/simulate'
 import { type Simulation, simulate } from '../read/simulate'
 import * as Gas from '../state/gas-budget'
 import { beginRead, type Payer, payerOf } from '../state/payers'
@@ -38,7 +38,7 @@ const eoaKeptMs = 30_000
 
 const eoasMax = 20_000
 
-type Entry = Signature.Signed &
+type Entry = Simulate.Signed &
   Pick<QueuedPayment, 'request' | 'signer' | 'deliverOnConfirm' | 'payment' | 'done'>
 
 /**
@@ -58,7 +58,7 @@ export function enqueue(context: Context, chain: ChainState, entry: Entry): () =
     isUrgent: isAlone || code === 'contract',
     isGivenUp: false,
     logKey: Receipt.transferKey(transfer),
-    call: Signature.callOf(transfer),
+    call: Simulate.callOf(transfer),
     reservation: undefined,
     fees: undefined,
   }
@@ -257,7 +257,7 @@ function mayShare(context: Context, chain: ChainState, queued: QueuedPayment): b
 }
 
 /** Whether a relayer has room for the payment beside what it settles for other servers. */
-export function hasShare({ facilitating }: Relayer, queued: QueuedPayment): boolean {
+function hasShare({ facilitating }: Relayer, queued: QueuedPayment): boolean {
   return !isForOthers(queued) || facilitating < facilitatorMax
 }
 
@@ -313,7 +313,10 @@ async function sendTogether(
     const [lone] = queued.length === 1 ? batch : []
     const isDrafted = lone !== undefined && lone.transfer.upto === undefined
     const draft = isDrafted ? prepare(context, chain, relayer, lone) : undefined
-    const [simulations, eoas] = await Promise.all([simulating, findEoasAgain(chain, batch)])
+    // Read the code again: a payer can delegate to code at any time (EIP-7702).
+    const payers = new Set(batch.map(({ transfer }) => transfer.payer))
+    const reading = batch.length > 1 ? findEoas(chain.client, [...payers]) : undefined
+    const [simulations, eoas] = await Promise.all([simulating, reading])
     if (pausedBy(relayer) !== undefined || context.progress.signal.aborted) return batch
     const accepted = await accept(context, chain, batch, { simulations, eoas })
     endRead()
@@ -345,12 +348,6 @@ function countShare(relayer: Relayer, [first]: readonly QueuedPayment[]): () => 
   if (!first || !isForOthers(first)) return () => {}
   relayer.facilitating++
   return () => void relayer.facilitating--
-}
-
-/** Read the code again: a payer can delegate to code at any time (EIP-7702). */
-async function findEoasAgain({ client }: ChainState, batch: readonly QueuedPayment[]) {
-  if (batch.length < 2) return undefined
-  return findEoas(client, [...new Set(batch.map(({ transfer }) => transfer.payer))])
 }
 
 /** Returns the payments whose signer is known, or need not be known before the node call. */

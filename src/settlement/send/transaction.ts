@@ -3,7 +3,7 @@ import { storageCode } from '../../../db/fault'
 import type { Assignment, Inclusion, Launched } from '../../../db/Ledger'
 import type { Payment } from '../../../db/Payment'
 import type { JobRow, PaymentRow, TransactionRow } from '../../../db/schema'
-import { type Fees, fees } from '../../chain/head'
+import { fees } from '../../chain/head'
 import * as Multicall from '../../chain/multicall'
 import { isIdentified } from '../../chain/multicall'
 import * as Receipt from '../../chain/receipt'
@@ -63,22 +63,11 @@ export function prepare(
   // Where a simulation reads the code, it shows that nearly all payers have none.
   const simulatedCode = chain.abilities.readsCode ? ('eoa' as const) : ('unknown' as const)
   const payload = payloadOf(chain, [{ ...first, simulatedCode }])
-  return sign(chain, relayer, payload, { nonce, at: now(), ...feesNow(chain) })
-}
-
-/** Whether a draft is still what would be signed now; its fees allow for the block's change. */
-function isCurrent(
-  draft: TransactionRow,
-  chain: ChainState,
-  { nonce, gasLimit }: { nonce: number; gasLimit: bigint },
-): boolean {
-  const { maxFeeWei, maxTipWei } = feesNow(chain)
-  return (
-    draft.nonce === nonce &&
-    draft.gasLimit === gasLimit &&
-    draft.maxTipWei === maxTipWei &&
-    draft.maxFeeWei >= maxFeeWei - maxFeeWei / 8n
-  )
+  return sign(chain, relayer, payload, {
+    nonce,
+    at: now(),
+    ...fees(chain.head, chain.network.feeCapWei),
+  })
 }
 
 /**
@@ -182,11 +171,16 @@ function signBatch({ now }: Context, chain: ChainState, batch: Batch): Transacti
   const nonce = freeNonce(relayer)
   if (nonce === undefined) throw new Error('the relayer has no nonce')
   const payload = payloadOf(chain, members)
-  const { gasLimit } = payload
-  if (draft && isCurrent(draft, chain, { nonce, gasLimit })) return draft
+  const current = fees(chain.head, chain.network.feeCapWei)
+  // A draft is used while it is what would be signed now; its fees allow for the block's change.
+  const isCurrent =
+    draft?.nonce === nonce &&
+    draft.gasLimit === payload.gasLimit &&
+    draft.maxTipWei === current.maxTipWei &&
+    draft.maxFeeWei >= current.maxFeeWei - current.maxFeeWei / 8n
+  if (isCurrent) return draft
   // The fees that the payer's code was simulated with, or the present ones.
-  const price = members[0]?.fees ?? feesNow(chain)
-  return sign(chain, relayer, payload, { nonce, at: now(), ...price })
+  return sign(chain, relayer, payload, { nonce, at: now(), ...(members[0]?.fees ?? current) })
 }
 
 function verdictOn(refused: Refused, id: string): Verdict | undefined {
@@ -231,7 +225,11 @@ export async function writeAndSendJob(
   if (nonce === undefined) throw new Error('the relayer has no nonce')
   const { to, data, isCreation = false } = sentBy(job, relayer, nonce)
   const payload = { kind: kinds[kind], product, to, data, isCreation, valueWei, gasLimit }
-  const transaction = sign(chain, relayer, payload, { nonce, at: now(), ...feesNow(chain) })
+  const transaction = sign(chain, relayer, payload, {
+    nonce,
+    at: now(),
+    ...fees(chain.head, chain.network.feeCapWei),
+  })
   const row: JobRow = {
     id,
     kind,
@@ -353,7 +351,7 @@ export async function cancelNonce(
   relayer: Relayer,
   nonce: number,
 ): Promise<void> {
-  const price = { nonce, at: context.now(), ...feesNow(chain) }
+  const price = { nonce, at: context.now(), ...fees(chain.head, chain.network.feeCapWei) }
   const transaction = sign(chain, relayer, cancellation(relayer), price)
   const slot = occupy(relayer, [transaction], {})
   const writing = context.ledger.settling.launch({ transaction, fresh: [], again: [] })
@@ -590,10 +588,6 @@ export function lastOf(members: readonly Underway[]): bigint | undefined {
     if (last === undefined || validBefore > last) last = validBefore
   }
   return last
-}
-
-function feesNow({ head, network }: ChainState): Fees {
-  return fees(head, network.feeCapWei)
 }
 
 /** The row of a payment that an external transaction has settled. */

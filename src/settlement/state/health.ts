@@ -33,7 +33,10 @@ export async function check(context: Context, chain: ChainState): Promise<void> 
     reason = await findTrouble(context, chain)
     health.checks++
   } catch (error) {
-    reason = `no usable answer of ${chain.client.hosts.join(', ')}: ${describe(error)}`
+    // A node may repeat its URL, whose path is a key. The reason is in webhooks and on the terminal.
+    const isTold = error instanceof RpcFault || error instanceof RpcError
+    const why = isTold ? scrub(error.message) : 'fault'
+    reason = `no usable answer of ${chain.client.hosts.join(', ')}: ${why}`
   }
   health.reason = reason
   health.ready = reason === undefined
@@ -69,7 +72,10 @@ export function announce(
 async function findTrouble(context: Context, chain: ChainState): Promise<string | undefined> {
   const { client, relayers, head, network, health } = chain
   const { monotonic } = context
-  const expected = relayers.map(decidedBelow)
+  // Every nonce of ours below this number is decided; undefined before the first check.
+  const expected = relayers.map(({ slots, next }) =>
+    slots.size === 0 ? next : Math.min(...slots.keys()),
+  )
   const askedAt = monotonic()
   const [chainId, block, tip, others, balances, counts] = await Promise.all([
     client.call('eth_chainId', []),
@@ -82,7 +88,7 @@ async function findTrouble(context: Context, chain: ChainState): Promise<string 
     Promise.all(relayers.map(({ address }) => client.call('eth_getBalance', [address, 'latest']))),
     Promise.all(relayers.map((relayer) => readCount(chain, relayer, 'pending'))),
   ])
-  const answers = others.filter(isDefined)
+  const answers = others.filter((each) => each !== undefined)
   // The number of other URLs that answer for this chain.
   health.others = answers.length
   if (!Receipt.isHex(chainId) || Number(chainId) !== network.chainId) {
@@ -137,10 +143,6 @@ async function askOther({ network }: ChainState, node: Node): Promise<OtherFees 
   ])
   if (!Receipt.isHex(chainId) || Number(chainId) !== network.chainId) return undefined
   return { tip, block: Receipt.parseBlock(latest) }
-}
-
-function isDefined<T>(value: T | undefined): value is T {
-  return value !== undefined
 }
 
 function assess({ head, network }: ChainState, relayer: Relayer, balanceWei: bigint): void {
@@ -201,11 +203,6 @@ async function hasUpto({ client }: ChainState): Promise<boolean> {
   return codes.every((code) => Receipt.isHex(code) && code.length > 2)
 }
 
-/** Every nonce of ours below this number is decided; undefined before the first check. */
-function decidedBelow({ slots, next }: ChainState['relayers'][number]): number | undefined {
-  return slots.size === 0 ? next : Math.min(...slots.keys())
-}
-
 /**
  * Follows the chain's count of the relayer's transactions. Raises the nonce at once. A count below
  * what was decided before the read means that the node lags or the chain lost blocks. It counts
@@ -213,7 +210,7 @@ function decidedBelow({ slots, next }: ChainState['relayers'][number]): number |
  */
 function follow(
   chain: ChainState,
-  relayer: ChainState['relayers'][number],
+  relayer: Relayer,
   count: number,
   expected: number | undefined,
 ): void {
@@ -230,9 +227,4 @@ function follow(
 function ignoreRpcError(error: unknown): undefined {
   if (!(error instanceof RpcError)) throw error
   return undefined
-}
-
-/** A node may repeat its URL, whose path is a key. The reason is in webhooks and on the terminal. */
-function describe(error: unknown): string {
-  return error instanceof RpcFault || error instanceof RpcError ? scrub(error.message) : 'fault'
 }

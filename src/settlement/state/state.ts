@@ -71,20 +71,34 @@ export type Progress = {
   signal: AbortSignal
 }
 
-/** Settings of the operator. */
+/** Settings of the operator, with what holds by default. */
 export type Policy = Readonly<{
+  /**
+   * How long the nonce of a job must be used without a receipt before it counts as used by another
+   * transaction; a minute.
+   */
   jobProofMs: number
+  /** First pause before accepted bytes are sent again; doubles. Two seconds. */
   resendMs: number
+  /** A network is not used while its blocks prove that `now` is off by more; a minute. */
   clockSkewMaxMs: number
-  /** Atomic amount; undefined: one node is enough for every payment. */
+  /**
+   * Atomic amount. Payments above it count only when a second node shows them, where one is
+   * configured; undefined: none. Payments to the desk always need it. 10,000,000.
+   */
   confirmTwiceAbove: () => bigint | undefined
-  /** Longest time of one attempt to settle a charge, ms. */
+  /**
+   * Longest time of one attempt to settle a charge, ms; the next sweep repeats what is not decided. A
+   * minute.
+   */
   chargeAttemptMs: number
-  /** Atomic amount: most ceilings of one payer that are not settled. */
+  /** Atomic amount: most signed ceilings of one payer that are not settled. 1,000,000. */
   unsettledMax: () => bigint
-  /** Whether an operator has paused the sales on a network. */
+  /** Whether an operator has paused the sales on a network: nothing new is taken; none. */
   isPaused: (network: Network.Id) => boolean
+  /** Only this service sells for its payouts; false. */
   payoutExclusive: () => boolean
+  /** Whether a payee of the facilitator is one of this service's payouts; none. */
   isOwnPayee: (payee: Address) => boolean
 }>
 
@@ -101,8 +115,24 @@ export type ChainState = {
   health: Health
   abilities: Abilities
   queue: Queue
-  known: KnownPayers
-  gas: GasLearnt
+  /** What was observed of payers. */
+  known: {
+    /** Payer code by address, read only when the payer's own key did not sign. */
+    codes: Map<string, { code: 'eoa' | 'contract'; until: number }>
+    /** Payers that had no code when it was read (unix ms until when that counts). */
+    eoas: Map<string, number>
+    /** Payers that made a shared transaction fail: they never share one again. */
+    unshared: Set<string>
+  }
+  /** What was observed of gas. */
+  gas: {
+    /** Recent gas of a settling call, by its kind. */
+    used: Map<string, bigint>
+    /** Gas of the newest lone payment, by its method. */
+    lone: Map<string, bigint>
+    /** Wei that failed batches cost, by product and day. */
+    wasted: Map<string, bigint>
+  }
   /** Contracts that may be called to deploy a payer's wallet (ERC-6492), checksummed. */
   factories: ReadonlySet<Address>
   /** Where transactions were included that a reorganisation can still remove. */
@@ -147,26 +177,6 @@ export type Queue = {
   isDue: boolean
   /** Whether the code of waiting payers is being read. */
   isProbing: boolean
-}
-
-/** What was observed of payers. */
-export type KnownPayers = {
-  /** Payer code by address, read only when the payer's own key did not sign. */
-  codes: Map<string, { code: 'eoa' | 'contract'; until: number }>
-  /** Payers that had no code when it was read (unix ms until when that counts). */
-  eoas: Map<string, number>
-  /** Payers that made a shared transaction fail: they never share one again. */
-  unshared: Set<string>
-}
-
-/** What was observed of gas. */
-export type GasLearnt = {
-  /** Recent gas of a settling call, by its kind. */
-  used: Map<string, bigint>
-  /** Gas of the newest lone payment, by its method. */
-  lone: Map<string, bigint>
-  /** Wei that failed batches cost, by product and day. */
-  wasted: Map<string, bigint>
 }
 
 /** The last health check of a network. */

@@ -12,6 +12,7 @@ import {
   authorize,
   checkPayer,
   isServed,
+  newCeiling,
   refuseUnserved,
   type VoidOptions,
   writeCeiling,
@@ -136,17 +137,11 @@ async function settleByHolder(
   if (refused) return refused
   const checked = await checkPayer(context, chain, { transfer, purpose, onAsked: undefined })
   if ('kind' in checked) return checked
+  const asked = { id, transfer: atCeiling(checked.transfer), purpose, receivedAt }
   const authorization: Authorization = {
-    id,
-    transfer: atCeiling(checked.transfer),
-    purpose,
+    ...newCeiling(asked, knownBlock, now()),
     state: 'metered',
     charge: { amountAtomic: transfer.amountAtomic, units: {} },
-    delivered: undefined,
-    failedAt: undefined,
-    receivedAt,
-    knownBlock,
-    createdAt: now(),
   }
   // Nothing is given before the payment, so the payer needs no credit. But its balance must cover all that
   // is written: a charge that it does not cover takes the room of its relayer until it expires.

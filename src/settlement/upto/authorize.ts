@@ -5,8 +5,7 @@ import { chainNow } from '../../chain/clock'
 import { isContract } from '../../chain/multicall'
 import { checkWindow, type Transfer } from '../../protocol/Transfer'
 import * as Refusals from '../read/refusals'
-import { checkSignature } from '../read/signature'
-import { type Checked, check } from '../read/simulate'
+import { type Checked, check, checkSignature } from '../read/simulate'
 import { type Outcome, RowsRefusedError } from '../send/Outcome'
 import { isReady, pausedBy } from '../send/relayer'
 import * as Gas from '../state/gas-budget'
@@ -62,17 +61,9 @@ export async function authorize(
   const opened = await opening.finally(endRead)
   if ('kind' in opened) return opened
   const { transfer: sent, limits } = opened
-  const authorization: Authorization = {
-    id,
-    transfer: sent,
-    purpose,
-    state: 'authorized',
-    charge: undefined,
-    delivered: undefined,
-    failedAt: undefined,
-    receivedAt,
-    knownBlock,
-    createdAt: now(),
+  const authorization = {
+    ...newCeiling({ id, transfer: sent, purpose, receivedAt }, knownBlock, now()),
+    state: 'authorized' as const,
   }
   let isStored = false
   try {
@@ -147,6 +138,16 @@ async function whileAsked<T>(asked: Promise<T>, work: (() => void) | undefined):
   return await asked
 }
 
+/** What is written of every signed ceiling. */
+export function newCeiling(
+  asked: Pick<Authorization, 'id' | 'transfer' | 'purpose' | 'receivedAt'>,
+  knownBlock: bigint,
+  createdAt: number,
+): Omit<Authorization, 'state'> {
+  const open = { charge: undefined, delivered: undefined, failedAt: undefined }
+  return { ...asked, ...open, knownBlock, createdAt }
+}
+
 /**
  * Writes a signed ceiling. A refusal: nothing was written. Throws RowsRefusedError when another process
  * has used the buyer's own key.
@@ -191,17 +192,11 @@ export async function writeVoid(
   if (progress.isStopping) return Refusals.unavailable(undefined)
   if (ledger.fault() !== undefined) return Refusals.unrecordable
   try {
+    const { number } = chainOf(context, transfer.network).head
     const written = await ledger.authorizations.insert({
-      id,
-      transfer,
-      purpose,
+      ...newCeiling({ id, transfer, purpose, receivedAt }, number, now()),
       state: 'void',
       charge: { amountAtomic: 0n, units: {} },
-      delivered: undefined,
-      failedAt: undefined,
-      receivedAt,
-      knownBlock: chainOf(context, transfer.network).head.number,
-      createdAt: now(),
     })
     return written === 'stored' ? { kind: 'void' } : Refusals.refuseUsed(transfer)
   } catch (error) {

@@ -23,12 +23,9 @@ import {
 import { within } from '../state/wait'
 import { releaseCeiling } from './ceilings'
 
-export type ChargeOptions = {
+export type ChargeOptions = Pick<PaymentRequest, 'requestId' | 'onSent' | 'deliverOnConfirm'> & {
   /** Milliseconds. Bounds the wait only: settlement continues. */
   waitMs: number
-  requestId?: string | undefined
-  onSent?: PaymentRequest['onSent']
-  deliverOnConfirm?: PaymentRequest['deliverOnConfirm']
 }
 
 /** What came of a forwarded request. */
@@ -144,11 +141,6 @@ async function awaitCharge(
   return payment ? Resolve.current(context, payment) : Refusals.busy
 }
 
-function isKeySigned(context: Context, transfer: Transfer): boolean {
-  const { asset } = chainOf(context, transfer.network).network
-  return Crypto.recover(digest(transfer, asset), transfer.signature) === transfer.payer
-}
-
 /** Settles one charge to its end. Never rejects. */
 async function drive(
   context: Context,
@@ -164,6 +156,9 @@ async function drive(
   try {
     const known = await ledger.payments.findById(id)
     const verified = ceilings.get(id)?.verified
+    const { signature, payer } = transfer
+    const isKeySigned = () =>
+      Crypto.recover(digest(transfer, chain.network.asset), signature) === payer
     const request: Requested = {
       id,
       requestId,
@@ -171,7 +166,7 @@ async function drive(
       purpose,
       receivedAt,
       // Of a payer without code the chain accepts only the signature of its key.
-      isKeySigned: verified !== undefined || (() => isKeySigned(context, transfer)),
+      isKeySigned: verified !== undefined || isKeySigned,
       verified,
       rows: { settles: 'authorization' },
       onSent,

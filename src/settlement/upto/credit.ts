@@ -294,31 +294,27 @@ function accountOf(
   merchant: string,
   payer: Address,
 ): { book: Book; account: Account } {
-  let book = state.books.get(merchant)
-  if (book === undefined) {
-    book = {
-      accounts: new Map(),
-      riskAtomic: 0n,
-      lossAtomic: 0n,
-      ownAtomic: 0n,
-      spentLoggedAt: undefined,
-    }
-    state.books.set(merchant, book)
+  const book: Book = state.books.get(merchant) ?? {
+    accounts: new Map(),
+    riskAtomic: 0n,
+    lossAtomic: 0n,
+    ownAtomic: 0n,
+    spentLoggedAt: undefined,
   }
-  let account = book.accounts.get(payer)
-  if (account === undefined) {
-    forget(book)
-    account = {
-      paid: new Map(),
-      lostAtomic: 0n,
-      openAtomic: 0n,
-      losses: new Map(),
-      dayAtomic: 0n,
-      riskAtomic: 0n,
-      lossAtomic: 0n,
-    }
-    book.accounts.set(payer, account)
+  state.books.set(merchant, book)
+  const known = book.accounts.get(payer)
+  if (known) return { book, account: known }
+  forget(book)
+  const account: Account = {
+    paid: new Map(),
+    lostAtomic: 0n,
+    openAtomic: 0n,
+    losses: new Map(),
+    dayAtomic: 0n,
+    riskAtomic: 0n,
+    lossAtomic: 0n,
   }
+  book.accounts.set(payer, account)
   return { book, account }
 }
 
