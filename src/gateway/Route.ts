@@ -127,7 +127,7 @@ export function compile(merchants: readonly Merchant[]): Matcher {
   const bySlug = new Map<string, Seller>()
   const exact = new Map<string, Match>()
   const all: Match[] = []
-  const territories = Territory.createTerritories()
+  const origins: Territory.Origins = new Map()
   for (const merchant of merchants) {
     if (bySlug.has(merchant.slug)) throw new Error(`merchant ${merchant.slug} appears twice`)
     const root: Node = { children: undefined, entry: undefined }
@@ -144,14 +144,14 @@ export function compile(merchants: readonly Merchant[]): Matcher {
         node = child
       }
       if (node.entry !== undefined) throw new Error(`${merchant.slug}${route.path} appears twice`)
-      node.entry = { merchant, route, tail: '', target: targetOf(merchant, route, territories) }
+      node.entry = { merchant, route, tail: '', target: targetOf(merchant, route, origins) }
       all.push(node.entry)
       if (path === '/' || route.tail === 'required') continue
       exact.set(`/m/${merchant.slug}${path}`, node.entry)
     }
     bySlug.set(merchant.slug, { merchant, root })
   }
-  territories.close()
+  Territory.findRivals(origins)
   return { bySlug, exact, all }
 }
 
@@ -192,7 +192,7 @@ export function match(matcher: Matcher, path: string): Match | undefined {
 function targetOf(
   merchant: Merchant,
   route: Route,
-  territories: Territory.Territories,
+  origins: Territory.Origins,
 ): Target | undefined {
   const base = route.upstream ?? merchant.upstream
   if (base === undefined) return undefined
@@ -214,7 +214,7 @@ function targetOf(
     ...place,
     hostname: base.hostname.replace(/^\[|\]$/g, ''),
     host: base.host,
-    territory: territories.add({ merchant, route }, place),
+    territory: Territory.add(origins, { merchant, route }, place),
     defaults:
       fixed.length === 0
         ? pairs(route.query)

@@ -32,31 +32,21 @@ export type Territory = {
   readonly bare: string
 }
 
-export type Territories = {
-  add(sold: Sold, place: Place): Territory
-  /** Finds the rivals of each route; call it when all are added. */
-  close(): void
-}
+/** The territories of a configuration, by the origins of its upstreams. */
+export type Origins = Map<string, Origin>
 
 // Of the private use area: neither folding nor a URL changes it.
 const mark = '\ue000'
 const noLengths: readonly number[] = []
 
-export function createTerritories(): Territories {
-  const origins = new Map<string, Origin>()
-  return {
-    add(sold, place) {
-      const origin = origins.get(place.origin) ?? { groups: new Map(), lengths: noLengths }
-      origins.set(place.origin, origin)
-      const suffix = place.suffix === '' ? '' : foldSuffix(place.suffix)
-      const bare = foldPath(place.bare)
-      const group = register(origin, foldPrefix(place.prefix), suffix, sold)
-      return { origin, group, suffix, bare }
-    },
-    close() {
-      for (const origin of origins.values()) findRivals(origin)
-    },
-  }
+/** Adds a route. Call `findRivals` when all are added. */
+export function add(origins: Origins, sold: Sold, place: Place): Territory {
+  const origin = origins.get(place.origin) ?? { groups: new Map(), lengths: noLengths }
+  origins.set(place.origin, origin)
+  const suffix = place.suffix === '' ? '' : foldSuffix(place.suffix)
+  const bare = foldPath(place.bare)
+  const group = register(origin, foldPrefix(place.prefix), suffix, sold)
+  return { origin, group, suffix, bare }
 }
 
 /** A prefix that ends inside a segment has no slash at its end. */
@@ -79,8 +69,12 @@ function register({ groups }: Origin, prefix: string, suffix: string, sold: Sold
   return group
 }
 
-/** Most routes have none, and then a request costs no lookup. */
-function findRivals(origin: Origin): void {
+/** Finds the rivals of each route. Most have none, and then a request costs no lookup. */
+export function findRivals(origins: Origins): void {
+  for (const origin of origins.values()) findRivalsAt(origin)
+}
+
+function findRivalsAt(origin: Origin): void {
   const { groups } = origin
   origin.lengths = [...new Set([...groups.keys()].map((prefix) => prefix.length))]
   for (const group of groups.values()) {

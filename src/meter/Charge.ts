@@ -1,4 +1,5 @@
 import * as Amount from '../protocol/Amount'
+import * as Json from '../protocol/Json'
 import * as Meter from './Meter'
 import type { Counter } from './Preset'
 import type { Quote } from './Quote'
@@ -132,8 +133,7 @@ export function parseOverride(header: string | null, ceilingAtomic: bigint): big
   let amount: unknown
   try {
     const value: unknown = JSON.parse(header)
-    const isObject = typeof value === 'object' && value !== null && Object.hasOwn(value, 'amount')
-    amount = isObject ? (value as { amount: unknown }).amount : undefined
+    amount = Json.isObject(value) ? Json.member(value, 'amount') : undefined
   } catch {
     return undefined
   }

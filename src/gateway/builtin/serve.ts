@@ -14,7 +14,7 @@ type Builtin = NonNullable<Merchant['builtin']>
 export type Stock = { stocks?: Stocks.Stocks | undefined; now: () => number }
 
 /** The request: `search` is '' or has its `?`. */
-export type BuiltinRequest = {
+type BuiltinRequest = {
   match: Pick<Match, 'merchant' | 'route' | 'tail'>
   search: string
   body: Uint8Array

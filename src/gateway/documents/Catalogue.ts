@@ -2,6 +2,7 @@ import type { Address } from 'viem'
 import type { Config, Merchant, Method, NetworkConfig, Param, Route } from '../../config/Config'
 import { withBody } from '../../config/keys'
 import * as ByUse from '../../paywall/usage/ByUse'
+import * as Json from '../../protocol/Json'
 import type * as Network from '../../protocol/Network'
 import { type Segment, segmentsOf, templateOf } from '../Tail'
 
@@ -169,7 +170,7 @@ export function exampleOfSchema(
     case 'boolean':
       return true
     case 'array':
-      return isSchema(schema.items) && depth < depthMax
+      return Json.isObject(schema.items) && depth < depthMax
         ? [exampleOfSchema(schema.items, {}, depth + 1)]
         : []
     case 'object':
@@ -181,11 +182,11 @@ export function exampleOfSchema(
 
 /** Required members, and the other members whose value is known or in the schema. */
 function members(schema: Schema, known: Readonly<Record<string, unknown>>, depth: number) {
-  const properties = isSchema(schema.properties) ? schema.properties : {}
+  const properties = Json.isObject(schema.properties) ? schema.properties : {}
   const required = Array.isArray(schema.required) ? schema.required : []
   const result: Record<string, unknown> = {}
   for (const [name, member] of Object.entries(properties)) {
-    if (!isSchema(member)) continue
+    if (!Json.isObject(member)) continue
     const isShown = 'example' in member || 'examples' in member
     if (Object.hasOwn(known, name) && known[name] !== undefined) result[name] = known[name]
     else if (isShown || required.includes(name) || hasRequired(member))
@@ -196,12 +197,8 @@ function members(schema: Schema, known: Readonly<Record<string, unknown>>, depth
 
 /** Whether a schema has required members, so that an example of it is useful. */
 function hasRequired(schema: Schema): boolean {
-  const inner = isSchema(schema.items) ? schema.items : schema
+  const inner = Json.isObject(schema.items) ? schema.items : schema
   return Array.isArray(inner.required) && inner.required.length > 0
-}
-
-function isSchema(value: unknown): value is Schema {
-  return typeof value === 'object' && value !== null && !Array.isArray(value)
 }
 
 /** JSON Schema of a route's body. */

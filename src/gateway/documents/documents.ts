@@ -20,7 +20,7 @@ export type Serve = (request: Request) => Response
 
 export type Documents = ReturnType<typeof createDocuments>
 
-export type DocumentsOptions = {
+type DocumentsOptions = {
   /** Signer of our receipts. */
   receiptAddress: Address
   /** Whether a network can settle now. Offers that cannot be bought are not listed. */

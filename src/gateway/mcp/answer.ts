@@ -30,7 +30,7 @@ export type Result = {
   _meta?: Record<string, unknown>
 }
 
-export type AnswerOptions = {
+type AnswerOptions = {
   /** How the call paid. */
   kind: Payment.Kind
   /** Request payment by an error, as the MPP transport does, not by a tool result. */

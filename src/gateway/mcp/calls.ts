@@ -1,11 +1,10 @@
 import type { Peer } from '../../http/client'
-import type * as Json from '../../protocol/Json'
+import * as Json from '../../protocol/Json'
 import * as Problem from '../../protocol/Problem'
 import type { Gateway } from '../merchant'
 import { invalidParams, type Result, RpcFault, refused, toResult } from './answer'
 import type { Outgoing } from './outgoing'
 import * as Payment from './Payment'
-import * as Session from './Session'
 import type { Wanted } from './server'
 import * as Tool from './Tool'
 
@@ -19,7 +18,7 @@ export type Calls = {
 }
 
 /** The message that a call arrived in. */
-export type Outer = { request: Request; peer: Peer; outgoing: Outgoing }
+type Outer = { request: Request; peer: Peer; outgoing: Outgoing }
 
 /**
  * Makes a call. Throws RpcFault. Invalid arguments are a result, so that the model can correct
@@ -41,8 +40,8 @@ export async function call(calls: Calls, outer: Outer, wanted: Wanted): Promise<
   const { headers } = request
   // Refuse before anything is charged.
   if (presented.kind !== 'none' && !outgoing.hasRoom()) return refused(busy(), calls.baseUrl)
-  const session = Session.of(headers)
-  const key = session === undefined ? undefined : `${session} ${Session.callId(wanted.id)}`
+  const session = sessionOf(headers)
+  const key = session === undefined ? undefined : `${session} ${callId(wanted.id)}`
   const given = new AbortController()
   const end = () => given.abort()
   if (key !== undefined) calls.running.set(key, end)
@@ -52,7 +51,7 @@ export async function call(calls: Calls, outer: Outer, wanted: Wanted): Promise<
     const response = await calls.gateway.handle(inner, peer, outgoing.envelope)
     const result = await toResult(response, {
       kind: presented.kind,
-      speaksMpp: Session.speaksMpp(headers, wanted.meta),
+      speaksMpp: speaksMpp(headers, wanted.meta),
       url: calls.baseUrl + asked.path,
       reserve: outgoing.envelope.reserve,
       busy: refused(busy(), calls.baseUrl),
@@ -70,8 +69,8 @@ export async function call(calls: Calls, outer: Outer, wanted: Wanted): Promise<
  * and would pay for an answer that they discard.
  */
 export function cancel({ running }: Calls, headers: Headers, message: Json.Json): void {
-  const session = Session.of(headers)
-  const id = Session.cancelled(message)
+  const session = sessionOf(headers)
+  const id = cancelledIn(message)
   if (session !== undefined && id !== undefined) running.get(`${session} ${id}`)?.()
 }
 
@@ -101,4 +100,58 @@ function busy(): Problem.ProblemError {
     'not-ready',
     'Too many answers wait for their clients; nothing is charged. Try again.',
   )
+}
+
+/**
+ * Prefixes of the ids of sessions. The server stores only the calls in progress of a session. The id
+ * tells which call a cancellation refers to and whether the client declared MPP. Clients that support
+ * MPP declare it in `initialize` (draft-payment-transport-mcp-00).
+ */
+const prefixes = { mpp: 'mpp-', other: 'mcp-' } as const
+const pattern = /^(?:mpp|mcp)-[0-9a-f]{32}$/
+
+/** The id for a client that sends `message`; undefined when that is not `initialize`. */
+export function beginSession(message: Json.Json): string | undefined {
+  const one = Array.isArray(message) && message.length === 1 ? message[0] : message
+  if (!Json.isObject(one) || one.method !== 'initialize') return undefined
+  const params = child(one, 'params')
+  const prefix = paysByMpp(child(params, 'capabilities')) ? prefixes.mpp : prefixes.other
+  return prefix + crypto.randomUUID().replaceAll('-', '')
+}
+
+/** The session of a request; undefined when it names none of ours. */
+function sessionOf(headers: Headers): string | undefined {
+  const id = headers.get('mcp-session-id') ?? ''
+  return pattern.test(id) ? id : undefined
+}
+
+/** Whether the client declared MPP: in this call, in `initialize`, or by a header. */
+function speaksMpp(headers: Headers, meta: Json.JsonObject): boolean {
+  return (
+    headers.has('accept-payment') ||
+    sessionOf(headers)?.startsWith(prefixes.mpp) === true ||
+    // From protocol 2026-07-28 on, each request declares the capabilities.
+    paysByMpp(child(meta, 'io.modelcontextprotocol/clientCapabilities'))
+  )
+}
+
+/** The call that a cancellation names: its id, with the type. Undefined for any other message. */
+function cancelledIn(message: Json.Json): string | undefined {
+  if (!Json.isObject(message) || message.method !== 'notifications/cancelled') return undefined
+  return callId(child(message, 'params').requestId)
+}
+
+/** An id of JSON-RPC, which is a string or a number, as one string. */
+function callId(id: unknown): string {
+  return `${typeof id} ${String(id)}`
+}
+
+function paysByMpp(capabilities: Json.JsonObject): boolean {
+  return Json.isObject(child(capabilities, 'experimental').payment)
+}
+
+/** An object member; empty when it is absent or not an object. */
+function child(parent: Json.JsonObject, name: string): Json.JsonObject {
+  const value = Json.member(parent, name)
+  return Json.isObject(value) ? value : {}
 }

@@ -7,14 +7,13 @@ import type { Log } from '../../log'
 import * as Problem from '../../protocol/Problem'
 import type * as Catalogue from '../documents/Catalogue'
 import type { Gateway } from '../merchant'
-import { type Calls, call, cancel } from './calls'
+import { beginSession, type Calls, call, cancel } from './calls'
 import * as Messages from './Messages'
 import { createOutgoing, type Outgoing, waitingMaxBytes } from './outgoing'
 import * as Payment from './Payment'
-import * as Session from './Session'
 import { createTools, type Tools } from './Tool'
 
-export type McpOptions = {
+type McpOptions = {
   config: Config
   gateway: Gateway
   isReady: Catalogue.IsReady
@@ -131,7 +130,7 @@ async function answer(state: State, request: Request, peer: Peer): Promise<Respo
       list: tools.list,
       call: (wanted) => inSequence(() => call(calls, { request, peer, outgoing: posted }, wanted)),
     })
-    const session = answered.ok ? Session.begin(message) : undefined
+    const session = answered.ok ? beginSession(message) : undefined
     if (session !== undefined) answered.headers.set('mcp-session-id', session)
     return await posted.send(answered, request.signal)
   } catch (error) {
