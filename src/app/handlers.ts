@@ -36,23 +36,15 @@ export function createHandlers(config: Config, retired: RetiredOffers, parts: Pa
   const updatedAt = parts.now()
   const documents = createDocuments(config, { ...offers, receiptAddress, updatedAt })
   const isPaused = (slug: string) => parts.pauses.has('merchant', slug)
-  const gateway = createGateway({
-    ...serving,
-    isPaused,
-    retired,
-    documents,
-    stocks: exchange?.data,
-  })
+  const stocks = exchange?.data
+  const gateway = createGateway({ ...serving, isPaused, retired, documents, stocks })
   // Neither MCP nor the pages are loaded by a start, but by `app.ts#warmUp` after it.
   const mcp = once(async () => {
     const { createMcp } = await import('../gateway/mcp/endpoint')
     return createMcp({ ...serving, ...offers, gateway })
   })
-  const facilitator = createFacilitator({
-    ...serving,
-    budget: parts.facilitatorBudget,
-    ownAccounts: [deskAddress],
-  })
+  const budget = parts.facilitatorBudget
+  const facilitator = createFacilitator({ ...serving, budget, ownAccounts: [deskAddress] })
   const operate = (operation: Operation) => (request: Request) =>
     facilitator.handle(operation, request, peerOf(request))
   const { granting } = parts.sponsoring

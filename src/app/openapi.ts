@@ -10,7 +10,7 @@ import { historyQuery } from '../stock/handlers'
 import { quoteNames, termsQuery } from '../stock/Instrument'
 import * as Orders from '../stock/Order'
 import { actionFields, actionNames } from '../web/admin/actions'
-import { searchQuery } from '../web/admin/search'
+import { searchQuery } from '../web/admin/payments'
 import { signInFields, signOutFields } from '../web/admin/sign-in'
 
 /** An endpoint of our own, with the schemas that check its requests. */

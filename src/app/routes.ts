@@ -121,14 +121,20 @@ export function createRoutes(on: Handlers): Routes {
   // later one.
   app.use(errors(on.errors))
   const fetch = compiledLater(app)
+  const explained = async (request: Request, answer: Answer) => {
+    const [response, { pages }] = await Promise.all([answer, people()])
+    return pages.explain(request, response)
+  }
 
   return {
     // docs/api.md lists them.
     routes: app.routes,
     warm: () => Promise.all([fetch(), people()]),
     // A client that is not a browser gets the same bytes as without pages.
-    fetch: (request) =>
-      isNavigation(request) ? explained(fetch()(request), request, people) : fetch()(request),
+    fetch(request) {
+      const answer = fetch()(request)
+      return isNavigation(request) ? explained(request, answer) : answer
+    },
   }
 }
 
@@ -163,13 +169,4 @@ function isNavigation({ method, headers }: Request): boolean {
     headers.get('accept')?.includes('text/html') === true &&
     extract(headers).kind === 'none'
   )
-}
-
-async function explained(
-  answer: Answer,
-  request: Request,
-  people: Handlers['people'],
-): Promise<Response> {
-  const [response, { pages }] = await Promise.all([answer, people()])
-  return pages.explain(request, response)
 }

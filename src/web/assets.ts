@@ -24,53 +24,45 @@ import * as Theme from './Theme'
 /** A file inside the program, under a path that contains the hash of its content. */
 export type Asset = { path: string; body: Packed; contentType: string; hash: string }
 
-/** An asset that a page may also contain, instead of linking it. */
-type Inline = Asset & { text: string }
-
-type Scripts = Readonly<Record<'script' | 'wallet', Asset>> & { copy: Inline }
-type Assets = Scripts &
-  Readonly<Record<'admin' | 'icon', Asset>> & { style: Inline; logo: Asset | undefined }
-
 /** One script; the wallet's script uses its names, too. */
 const page = [elements, outcome, answers, copy, tabs, compose, stocks]
 /** One script with names of its own, in the order in which its parts use each other. */
 const wallet = [wallets, kept, signing, purchase, answer, panel, order]
 
-let scripts: Scripts | undefined
+let scripts: ReturnType<typeof makeScripts> | undefined
 
 /** Minified when a page is first read, because a start does not need them. */
-function madeScripts(): Scripts {
-  scripts ??= {
-    script: asset('script', 'js', minified(page.join('\n'), { keepsNames: true }), javascript),
-    wallet: asset(
-      'wallet',
-      'js',
-      minified(`(() => {\n${wallet.join('\n')}\n})()`, { keepsNames: false }),
-      javascript,
-    ),
+function makeScripts() {
+  const own = `(() => {\n${wallet.join('\n')}\n})()`
+  const script = minified(page.join('\n'), { keepsNames: true })
+  return {
+    script: asset('script', 'js', script, javascript),
+    wallet: asset('wallet', 'js', minified(own, { keepsNames: false }), javascript),
     copy: inline('copy', 'js', minified(copy, { keepsNames: true }).trim(), javascript),
   }
-  return scripts
 }
 
 type Brand = Pick<Service, 'accent' | 'logo'>
 
 /** A file can be loaded again while the process runs, so each configuration has its own. */
-const byService = new WeakMap<Brand, Assets>()
+const byService = new WeakMap<Brand, ReturnType<typeof makeAssets>>()
 
 /** The assets of the pages of a service, with its colour and its logo. */
-export function assetsOf(service: Brand): Assets {
-  const known = byService.get(service)
-  if (known !== undefined) return known
-  const made = {
-    ...madeScripts(),
+export function assetsOf(service: Brand) {
+  const assets = byService.get(service) ?? makeAssets(service)
+  byService.set(service, assets)
+  return assets
+}
+
+function makeAssets(service: Brand) {
+  scripts ??= makeScripts()
+  return {
+    ...scripts,
     style: inline('style', 'css', styleOf(service), 'text/css; charset=utf-8'),
     admin: asset('admin', 'css', base + admin, 'text/css; charset=utf-8'),
     icon: asset('icon', 'svg', icon, 'image/svg+xml'),
     logo: logoAsset(service.logo),
   }
-  byService.set(service, made)
-  return made
 }
 
 function styleOf({ accent }: Brand): string {
@@ -134,7 +126,8 @@ export function findAsset(service: Brand, request: Request): Response | undefine
 /** The icon as a data URL, for a page that contains all of its files. */
 export const iconData = `data:image/svg+xml,${encodeURIComponent(icon.trim())}`
 
-function inline(name: string, extension: string, text: string, contentType: string): Inline {
+/** An asset that a page may also contain, instead of linking it. */
+function inline(name: string, extension: string, text: string, contentType: string) {
   return { ...asset(name, extension, text, contentType), text }
 }
 

@@ -9,22 +9,15 @@ const explorers: Readonly<Record<Network.Id, string>> = {
   'eip155:4663': 'https://robinhoodchain.blockscout.com',
 }
 
+type Facts = { explorer?: string | undefined; rpc?: string | undefined }
+
 /**
  * What a page may say of a network: the explorer of its transactions, and a public RPC for a wallet
  * that does not know the network. The RPCs of the file are left out, because they may contain keys.
  */
-export function publicFacts(network: Pick<NetworkConfig, 'id' | 'rpcUrls'>): {
-  explorer?: string
-  rpc?: string
-} {
-  if (isLocal(network)) return {}
+export function publicFacts(network: Pick<NetworkConfig, 'id' | 'rpcUrls'>): Facts {
   const { id } = network
-  const rpc = publicRpcOf(id)
-  const explorer = explorers[id]
-  return {
-    ...(explorer === undefined ? {} : { explorer }),
-    ...(rpc === undefined ? {} : { rpc }),
-  }
+  return isLocal(network) ? {} : { explorer: explorers[id], rpc: publicRpcOf(id) }
 }
 
 /**

@@ -3,19 +3,11 @@ export type Html = { readonly markup: string }
 
 type Part = Html | string | number | false | undefined | readonly Part[]
 
-const escapes: Readonly<Record<string, string>> = {
-  '&': '&amp;',
-  '<': '&lt;',
-  '>': '&gt;',
-  '"': '&quot;',
-  "'": '&#39;',
-}
-
 /** Escapes text between tags or in a quoted attribute. Control characters become blanks. */
 export function escaped(text: string): string {
   // biome-ignore lint/suspicious/noControlCharactersInRegex: control characters are what is looked for
   const printable = text.replace(/[\u0000-\u0008\u000b-\u001f\u007f]/g, ' ')
-  return printable.replace(/[&<>"']/g, (character) => escapes[character] ?? '')
+  return Bun.escapeHTML(printable).replaceAll('&#x27;', '&#39;')
 }
 
 /**

@@ -24,24 +24,23 @@ export function pack(body: string | Uint8Array): Packed {
 const keptMax = 64
 const keptMaxBytes = 8 * 1024 * 1024
 
+const kept = new Map<string, Packed>()
+let keptBytes = 0
+
 /** Keeps the compressed forms of the latest bodies by their tag, so that a request compresses none. */
-export function createPackedCache() {
-  const kept = new Map<string, Packed>()
-  let keptBytes = 0
-  return (tag: string, body: string): Packed => {
-    const known = kept.get(tag)
-    if (known !== undefined) return known
-    const made = pack(body)
-    kept.set(tag, made)
-    keptBytes += made.whole.length
-    for (const [oldest, { whole }] of kept) {
-      if (kept.size <= keptMax && keptBytes <= keptMaxBytes) break
-      if (oldest === tag) break
-      kept.delete(oldest)
-      keptBytes -= whole.length
-    }
-    return made
+export function packOnce(tag: string, body: string): Packed {
+  const known = kept.get(tag)
+  if (known !== undefined) return known
+  const made = pack(body)
+  kept.set(tag, made)
+  keptBytes += made.whole.length
+  for (const [oldest, { whole }] of kept) {
+    if (kept.size <= keptMax && keptBytes <= keptMaxBytes) break
+    if (oldest === tag) break
+    kept.delete(oldest)
+    keptBytes -= whole.length
   }
+  return made
 }
 
 /** Whether a client takes gzip. RFC 9110 section 12.5.3. */

@@ -28,8 +28,8 @@ export function badge(tone: Tone, text: string): Html {
 }
 
 /** At least two decimals, without further trailing zeros. */
-export function dollars(atomic: bigint): string {
-  return Amount.toDecimal(atomic, 6).replace(/(\.\d\d\d*?)0+$/, '$1')
+export function dollars(atomic: bigint, decimals = 6): string {
+  return Amount.toDecimal(atomic, decimals).replace(/(\.\d\d\d*?)0+$/, '$1')
 }
 
 /** The lowest price of routes: `from $0.005`, or `$0.01` when all have this one. */
@@ -62,9 +62,9 @@ export function copyButton(label: string, text?: string): Html {
   return html`<button type="button" class="copy" aria-label="${label}"${data}>Copy</button>`
 }
 
-/** A command in a box of its own. */
-export function command(name: string, text: string): Html {
-  return html`<div class="command"><pre tabindex="0" aria-label="${name}"><code>${text}</code></pre>${copyButton(`Copy ${name}`)}</div>`
+/** A command in a box of its own. `data`: attributes of its code. */
+export function command(name: string, text: string, data?: Html): Html {
+  return html`<div class="command"><pre tabindex="0" aria-label="${name}"><code${data}>${text}</code></pre>${copyButton(`Copy ${name}`)}</div>`
 }
 
 /** `USDC on Base`. */

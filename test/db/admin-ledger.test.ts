@@ -7,7 +7,7 @@ import { createRecent } from '../../src/books/read'
 import { sales } from '../../src/cli/operate/sales'
 import { attemptsMax, cutAttemptsMax } from '../../src/paywall/answer/undelivered'
 import { dayMs, hourMs } from '../../src/protocol/Time'
-import { find } from '../../src/web/admin/search'
+import { findPayments } from '../../src/web/admin/payments'
 import { adminPages, describeAsset, insertPayment } from '../harness/admin'
 import { exitCode } from '../harness/command'
 import { temporary } from '../harness/settlement'
@@ -77,14 +77,14 @@ describe('the search', () => {
   })
   const sources = { ledger: ledger.admin }
   const ids = async (
-    ...input: Parameters<typeof find> extends [unknown, ...infer Rest] ? Rest : never
-  ) => (await find(sources, ...input)).lines.map(({ id }) => id)
+    ...input: Parameters<typeof findPayments> extends [unknown, ...infer Rest] ? Rest : never
+  ) => (await findPayments(sources, ...input)).lines.map(({ id }) => id)
 
   test('pages follow each other without a gap, the newest first', async () => {
     const seen: string[] = []
     let before: string | undefined
     do {
-      const found = await find(sources, { before }, 300)
+      const found = await findPayments(sources, { before }, 300)
       seen.push(...found.lines.map(({ id }) => id))
       before = found.next
     } while (before !== undefined)
@@ -110,9 +110,9 @@ describe('the search', () => {
   })
 
   test('error: a text of no known form is named, and an unknown id finds nothing', async () => {
-    expect((await find(sources, { q: 'weather' }, 50)).fault).toContain('pay_')
+    expect((await findPayments(sources, { q: 'weather' }, 50)).fault).toContain('pay_')
     for (const q of ['pay_00', `0x${'0'.repeat(64)}`, `ord_${'0'.repeat(32)}`])
-      expect(await find(sources, { q }, 50)).toEqual({ lines: [], next: undefined })
+      expect(await findPayments(sources, { q }, 50)).toEqual({ lines: [], next: undefined })
   })
 })
 

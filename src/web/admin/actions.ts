@@ -1,8 +1,7 @@
 import { Type } from '@sinclair/typebox'
-import type { Config } from '../../config/Config'
 import { type Html, html } from '../html'
 import type { Reader } from './layout'
-import type { Done, Sources } from './sources'
+import type { Context, Done } from './sources'
 
 /** The form of `POST /admin/actions/{action}`. */
 export const actionFields = Type.Object({
@@ -31,17 +30,12 @@ export type Action = {
 }
 
 /** The action of a name on a subject; undefined when there is none. */
-export function actionOf(
-  config: Config,
-  sources: Sources,
-  name: string,
-  subject: string,
-): Action | undefined {
-  const { actions } = sources
+export function actionOf(context: Context, name: string, subject: string): Action | undefined {
+  const { actions } = context
   switch (name as ActionName) {
     case 'pause':
     case 'resume':
-      return pauseOf(config, sources, name === 'pause', subject)
+      return pauseOf(context, name === 'pause', subject)
     case 'retry': {
       if (!/^ord_[0-9a-f]{32}$/.test(subject)) return undefined
       return {
@@ -79,8 +73,7 @@ const backup = {
 } as const
 
 function pauseOf(
-  { merchants, networks }: Config,
-  { actions }: Sources,
+  { config: { merchants, networks }, actions }: Context,
   isPause: boolean,
   subject: string,
 ): Action | undefined {

@@ -1,12 +1,12 @@
 import type { Pending } from '../../../db/payment-reads'
-import type { Config, NetworkConfig } from '../../config/Config'
+import type { NetworkConfig } from '../../config/Config'
 import { scrub } from '../../log'
 import type { Details } from '../../settlement/state/availability'
 import { type Html, html } from '../html'
 import type { Tone } from '../parts'
 import type { Sum } from './figures'
 import { coin, coinAndUsd, duration, percent, qr } from './parts'
-import type { Sources } from './sources'
+import type { Context } from './sources'
 
 type Priced = Pick<NetworkConfig, 'name' | 'ethPriceUsd'>
 
@@ -36,11 +36,8 @@ const pendingMaxMs = 10 * 60_000
 export type Missing = Pick<Sum, 'undelivered' | 'redeemable'>
 
 /** Everything that needs attention, the most urgent first. */
-export async function attentionOf(
-  config: Config,
-  sources: Sources,
-  missing: Missing,
-): Promise<Attention[]> {
+export async function attentionOf(context: Context, missing: Missing): Promise<Attention[]> {
+  const { config, ...sources } = context
   const networks = sources.networks()
   const of = (id: string) =>
     config.networks.find((each) => each.id === id) ?? { name: id, ethPriceUsd: 0 }

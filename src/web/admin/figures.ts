@@ -1,5 +1,5 @@
 import type { By, Line, Report } from '../../books/Books'
-import { type RecentDays, reportOf } from '../../books/read'
+import { reportOf } from '../../books/read'
 import type { Sources } from './sources'
 
 /** Longest time that a page waits for the figures of earlier days, ms. */
@@ -15,12 +15,11 @@ export type Figures = {
   periods: readonly Period[]
 }
 
+type Reads = Pick<Sources, 'recent' | 'assets' | 'flushRequests'>
+
 /** The figures of today, 7 and 30 days; those of `turnpike sales`. */
-export async function readFigures(
-  sources: Pick<Sources, 'recent' | 'assets' | 'flushRequests'>,
-  longestMs = waitMs,
-): Promise<Figures> {
-  const { found, isWhole } = await readDays(sources, longestMs)
+export async function readFigures(sources: Reads): Promise<Figures> {
+  const { found, isWhole } = await readDays(sources)
   const reports: Period[] = []
   for (const days of periods)
     reports.push({ days, report: await reportOf(sources, found, 'day', days) })
@@ -28,43 +27,24 @@ export async function readFigures(
 }
 
 /** One report of the last days. */
-export async function readReport(
-  sources: Pick<Sources, 'recent' | 'assets' | 'flushRequests'>,
-  by: By,
-  days: number,
-): Promise<{ report: Report; isWhole: boolean }> {
-  const { found, isWhole } = await readDays(sources, waitMs)
+export async function readReport(sources: Reads, by: By, days: number) {
+  const { found, isWhole } = await readDays(sources)
   return { report: await reportOf(sources, found, by, days), isWhole }
 }
 
-async function readDays(
-  { recent, flushRequests }: Pick<Sources, 'recent' | 'flushRequests'>,
-  longestMs: number,
-): Promise<{ found: RecentDays; isWhole: boolean }> {
+async function readDays({ recent, flushRequests }: Reads) {
   await flushRequests()
   const reading = recent.read(30)
   // The read continues, and its result is kept, when this page does not wait.
   reading.catch(() => undefined)
-  const read = await Promise.race([reading, Bun.sleep(longestMs)])
+  const read = await Promise.race([reading, Bun.sleep(waitMs)])
   return { found: read ?? recent.sofar(), isWhole: read !== undefined }
 }
 
-export type Sum = {
-  payments: number
-  /** Without stock orders: they end by themselves, or are held and shown as such. */
-  undelivered: number
-  /** Those of `undelivered` that buyers can still fetch. */
-  redeemable: number
-  /** Earned before gas: without what was swapped for stock, which is `swapped`. */
-  revenue: bigint | undefined
-  swapped: bigint | undefined
-  paid: bigint | undefined
-  gas: bigint | undefined
-  margin: bigint | undefined
-}
+export type Sum = ReturnType<typeof sumOf>
 
 /** Of sales on all networks. Amounts are millionths of a USD; undefined where a price is not known. */
-export function sumOf({ totals }: Report): Sum {
+export function sumOf({ totals }: Report) {
   const usd = (name: keyof Line['usd']) =>
     totals.reduce<bigint | undefined>((sum, line) => {
       const value = line.usd[name]
@@ -74,8 +54,11 @@ export function sumOf({ totals }: Report): Sum {
     totals.reduce((sum, { figures }) => sum + figures[name], 0)
   return {
     payments: number('payments'),
+    /** Without stock orders: they end by themselves, or are held and shown as such. */
     undelivered: number('undelivered') - number('openOrders'),
+    /** Those of `undelivered` that buyers can still fetch. */
     redeemable: number('redeemable'),
+    /** Earned before gas: without what was swapped for stock, which is `swapped`. */
     revenue: usd('revenue'),
     swapped: usd('swapped'),
     paid: usd('paid'),

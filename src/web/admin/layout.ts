@@ -65,24 +65,15 @@ function signOut({ csrf }: Session): Html {
 }
 
 /** How the last action ended, shown once. */
-function notice(session: Session): Html | false {
+function notice(session: Session): Html | undefined {
   const { done } = session
   session.done = undefined
-  return (
-    done !== undefined &&
-    html`<p class="${done.ok ? 'done' : 'fault'}" role="status">${done.text}</p>`
-  )
+  return done && html`<p class="${done.ok ? 'done' : 'fault'}" role="status">${done.text}</p>`
 }
 
 /** The pages have no script and no frame, and load nothing from another host. */
-const policy = [
-  "default-src 'none'",
-  "style-src 'self'",
-  "img-src 'self'",
-  "form-action 'self'",
-  "base-uri 'none'",
-  "frame-ancestors 'none'",
-].join('; ')
+const policy =
+  "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
 /** Headers of every answer below `/admin`. */
 export const adminHeaders = {

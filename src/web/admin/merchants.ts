@@ -1,12 +1,12 @@
-import type { Config, Merchant } from '../../config/Config'
+import type { Merchant } from '../../config/Config'
 import { type Html, html } from '../html'
 import { badge, type Tone } from '../parts'
 import { readReport } from './figures'
 import { figure, percent, table, usd } from './parts'
-import type { MerchantState, Sources } from './sources'
+import type { Context, MerchantState } from './sources'
 
 /** Merchants with their state, prices and figures. */
-export async function merchantsPage(config: Config, sources: Sources): Promise<Html> {
+export async function merchantsPage({ config, ...sources }: Context): Promise<Html> {
   const pauses = await sources.ledger.pauses()
   const { report, isWhole } = await readReport(sources, 'merchant', 30)
   const rows = sources.merchants().map((state) => {
@@ -69,16 +69,13 @@ const healths: Readonly<Record<MerchantState['health'], readonly [Tone, string]>
   'out-of-service': ['bad', 'out of service'],
 }
 
-function stateOf({
-  health,
-  outOfService,
-  isPaused,
-}: Pick<MerchantState, 'health'> & Pick<Merchant, 'outOfService'> & { isPaused: boolean }): Html {
-  const [tone, word] = healths[health]
+type Shown = Pick<MerchantState, 'health'> & Pick<Merchant, 'outOfService'> & { isPaused: boolean }
+
+function stateOf({ health, outOfService, isPaused }: Shown): Html {
   if (isPaused)
-    return html`${badge('fair', 'sales paused')}<br><span class="quiet">upstream ${word}</span>`
+    return html`${badge('fair', 'sales paused')}<br><span class="quiet">upstream ${healths[health][1]}</span>`
   const isUnset = health === 'out-of-service' && outOfService !== undefined
-  return html`${badge(tone, word)}${isUnset && html` <code>${outOfService}</code> is not set`}`
+  return html`${badge(...healths[health])}${isUnset && html` <code>${outOfService}</code> is not set`}`
 }
 
 /** The median, and the time in which 95 % were answered. */

@@ -1,16 +1,18 @@
 import type { Outcome } from '../../../db/admin'
 import type { AssetRow } from '../../../db/sales'
-import type { Config } from '../../config/Config'
 import { type Html, html } from '../html'
 import { badge, type Tone } from '../parts'
 import { amount } from './parts'
+import type { Context } from './sources'
 
 /** Names of networks and assets, of this and of earlier configurations. */
-export type Names = ReturnType<typeof createNames>
+export type Names = Awaited<ReturnType<typeof readNames>>
 
 type AssetOf = { network: string; asset: string }
 
-export function createNames({ networks }: Config, assets: readonly AssetRow[]) {
+/** Reads the assets of earlier configurations, too. */
+export async function readNames({ config: { networks }, ...sources }: Context) {
+  const assets = await sources.assets()
   const asset = ({
     network,
     asset: address,
@@ -40,8 +42,7 @@ const words: Readonly<Record<Outcome, readonly [Tone, string]>> = {
 }
 
 export function outcomeBadge(outcome: Outcome): Html {
-  const [tone, word] = words[outcome]
-  return badge(tone, word)
+  return badge(...words[outcome])
 }
 
 export function outcomeWord(outcome: Outcome): string {

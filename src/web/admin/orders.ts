@@ -3,9 +3,9 @@ import type { Config } from '../../config/Config'
 import { dayMs } from '../../protocol/Time'
 import { type Html, html } from '../html'
 import { badge, type Tone } from '../parts'
-import { createNames, type Names } from './names'
+import { type Names, readNames } from './names'
 import { coin, facts, short, table, time } from './parts'
-import type { Sources } from './sources'
+import type { Context } from './sources'
 
 const pageLength = 50
 
@@ -21,18 +21,15 @@ const tones: Readonly<Record<Order['state'], Tone>> = {
 }
 
 /** Orders of the stock desk: those that wait for the operator, then the newest. */
-export async function ordersPage(
-  config: Config,
-  sources: Sources,
-  params: URLSearchParams,
-): Promise<Html> {
-  const held = await sources.heldOrders()
+export async function ordersPage(context: Context, params: URLSearchParams): Promise<Html> {
+  const { config, ledger } = context
+  const held = await context.heldOrders()
   if (held === undefined)
     return html`<h1>Orders</h1><p class="empty">This service sells no stock tokens. To sell them, add <code>[stock]</code> to the file and restart.</p>`
   const before = /^ord_[0-9a-f]{12,32}$/.exec(params.get('before') ?? '')?.[0]
-  const orders = await sources.ledger.orders({ before, limit: pageLength + 1 })
+  const orders = await ledger.orders({ before, limit: pageLength + 1 })
   const shown = orders.slice(0, pageLength)
-  const names = createNames(config, await sources.assets())
+  const names = await readNames(context)
   return html`<h1>Orders</h1>
 <h2>Held orders</h2>
 ${held.map((order) => heldOrder(order, config, names))}
@@ -87,7 +84,7 @@ function paidOf({ network, totalAtomic }: Order, { networks }: Config, names: Na
 const whatGrantsAre = html`<p>A grant is coin for gas (ETH) that this service gives to a buyer that has none. The buyer needs it once, to allow payments in a token; after that each payment is a signature.</p>`
 
 /** Native coin that was given for approves of Permit2. */
-export async function grantsPage(config: Config, sources: Sources): Promise<Html> {
+export async function grantsPage({ config, ...sources }: Context): Promise<Html> {
   const sponsored = config.networks.filter(({ sponsor }) => sponsor !== undefined)
   if (sponsored.length === 0)
     return html`<h1>Grants</h1><p class="empty">Nothing to do here: no network gives grants. If you want to give them, add a <code>[networks."ID".sponsor]</code> block for a network to the file and restart.</p>

@@ -7,16 +7,17 @@ import { badge } from '../parts'
 import { type Attention, attentionOf, type Missing } from './attention'
 import { type Figures, periods, readFigures, requestsOf, sumOf, worthOf } from './figures'
 import { bars, type Cell, type Column, figure, percent, table, usd } from './parts'
-import type { Sources } from './sources'
+import type { Context, Sources } from './sources'
 
 /** The first page for an operator: numbers, what needs attention, then the last days. */
-export async function overviewPage(config: Config, sources: Sources): Promise<Html> {
+export async function overviewPage(context: Context): Promise<Html> {
+  const { config, ...sources } = context
   const figures = await readFigures(sources)
   const month = figures.periods.at(-1)
   const sum =
     month === undefined ? { payments: 0, undelivered: 0, redeemable: 0 } : sumOf(month.report)
   const missing = await missingOf(sources, sum)
-  const attention = await attentionOf(config, sources, missing)
+  const attention = await attentionOf(context, missing)
   const now = sources.now()
   return html`<h1>Overview</h1>
 ${numbers(config, figures, { networks: sources.networks(), undelivered: missing.undelivered })}
@@ -55,18 +56,15 @@ function numbers(
   { networks, undelivered }: { networks: readonly Details[]; undelivered: number },
 ): Html {
   const sum = today && sumOf(today.report)
-  const least = leastGas(networks.filter(({ network }) => !isTest(config, network)))
-  const name = config.networks.find(({ id }) => id === least?.network)?.name
+  const networkOf = (id: string | undefined) => config.networks.find((each) => each.id === id)
+  const least = leastGas(networks.filter(({ network }) => networkOf(network)?.testnet !== true))
+  const name = networkOf(least?.network)?.name
   return html`<dl class="numbers">
 <div><dt>Revenue today</dt><dd>${usd(sum?.revenue)}</dd></div>
 <div><dt>Sales today</dt><dd>${figure(sum?.payments ?? 0)}</dd></div>
 <div><dt>Not delivered, 30 days</dt><dd${undelivered > 0 ? html` class="bad"` : undefined}>${undelivered > 0 ? html`<a href="/admin/payments?state=undelivered">${figure(undelivered)}</a>` : figure(undelivered)}</dd></div>
 <div><dt>Gas left${name !== undefined && `, least on ${name}`}</dt><dd${least?.isShort === true ? html` class="bad"` : undefined}>${least?.text ?? noGas(networks)}</dd></div>
 </dl>`
-}
-
-function isTest({ networks }: Config, id: string): boolean {
-  return networks.find((each) => each.id === id)?.testnet === true
 }
 
 /** Test networks are left out, because their coin costs nothing. */

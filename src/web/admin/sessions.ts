@@ -32,7 +32,7 @@ export function createSessions(now: () => number) {
   const end = (values: readonly string[]) => {
     for (const value of values) kept.delete(hashOf(value))
   }
-  const isOver = ({ signedInAt, usedAt }: Kept, adminToken: string, tokenHash: string) => {
+  const isOver = ({ signedInAt, usedAt, tokenHash }: Kept, adminToken: string) => {
     const at = now()
     // A clock that was set back must not lengthen a session.
     const isLate = at >= usedAt + idleMs || at >= signedInAt + longestMs || at < signedInAt
@@ -58,7 +58,7 @@ export function createSessions(now: () => number) {
         const key = hashOf(value)
         const found = kept.get(key)
         if (found === undefined) continue
-        if (isOver(found, adminToken, found.tokenHash)) {
+        if (isOver(found, adminToken)) {
           kept.delete(key)
           continue
         }

@@ -3,7 +3,7 @@ import type { Order } from '../../../db/Order'
 import type { Pending } from '../../../db/payment-reads'
 import type { AssetRow } from '../../../db/sales'
 import type { Recent } from '../../books/read'
-import type { Merchant } from '../../config/Config'
+import type { Config, Merchant } from '../../config/Config'
 import type { Details } from '../../settlement/state/availability'
 
 /** How an action ended, as a sentence for the operator. */
@@ -37,6 +37,9 @@ export type Sources = {
   /** Unix ms. */
   now(): number
 }
+
+/** What a page is made from. */
+export type Context = Sources & { config: Config }
 
 export type MerchantState = {
   merchant: Merchant

@@ -19,7 +19,7 @@ import {
   signInForm,
   signOutFields,
 } from './sign-in'
-import type { Sources } from './sources'
+import type { Context, Sources } from './sources'
 import { storyPage } from './story'
 
 type SignedIn = NonNullable<Reader>
@@ -28,7 +28,8 @@ type Main = Html | undefined | Promise<Html | undefined>
 
 /** The pages of the operator. */
 export function createAdmin(config: Config, options: SignInOptions & { sources: Sources }) {
-  const { sources, log } = options
+  const { log } = options
+  const context = { ...options.sources, config }
   const access = createSignIn(config.service, options)
   const page = (reader: Reader, one: Page, more?: Parameters<typeof sendAdminPage>[3]) =>
     sendAdminPage(config, reader, one, more)
@@ -67,12 +68,9 @@ export function createAdmin(config: Config, options: SignInOptions & { sources: 
       return main === undefined ? missing(reader, path) : page(reader, { title, path, main })
     })
   const shown =
-    (
-      path: AdminPath,
-      main: (config: Config, sources: Sources, params: URLSearchParams) => Html | Promise<Html>,
-    ) =>
+    (path: AdminPath, main: (context: Context, params: URLSearchParams) => Html | Promise<Html>) =>
     (request: Request) =>
-      show(request, path, titleOf(path), () => main(config, sources, paramsOf(request)))
+      show(request, path, titleOf(path), () => main(context, paramsOf(request)))
 
   /** Runs a form that a signed-in operator has sent. */
   const sent = (request: Request, run: (sent: Sent) => Answer) =>
@@ -85,10 +83,9 @@ export function createAdmin(config: Config, options: SignInOptions & { sources: 
   return {
     overview: shown('/admin', overviewPage),
     payments: shown('/admin/payments', paymentsPage),
-    csv: (request: Request) =>
-      guarded(request, () => paymentsCsv(config, sources, paramsOf(request))),
+    csv: (request: Request) => guarded(request, () => paymentsCsv(context, paramsOf(request))),
     payment: (request: Request, id: string) =>
-      show(request, '/admin/payments', 'Payment', () => storyPage(config, sources, id)),
+      show(request, '/admin/payments', 'Payment', () => storyPage(context, id)),
     orders: shown('/admin/orders', ordersPage),
     merchants: shown('/admin/merchants', merchantsPage),
     networks: shown('/admin/networks', networksPage),
@@ -98,7 +95,7 @@ export function createAdmin(config: Config, options: SignInOptions & { sources: 
     confirm: (request: Request, name: string) =>
       show(request, undefined, 'Confirm', (reader) => {
         const subject = paramsOf(request).get('subject') ?? ''
-        const action = actionOf(config, sources, name, subject)
+        const action = actionOf(context, name, subject)
         return action && confirmPage(name, action, reader)
       }),
     signIn: (request: Request) =>
@@ -114,7 +111,7 @@ export function createAdmin(config: Config, options: SignInOptions & { sources: 
     act: (request: Request, name: string) =>
       sent(request, async (own) => {
         const { subject = '' } = Schema.readQuery(actionFields, own.form).values
-        const action = actionOf(config, sources, name, subject)
+        const action = actionOf(context, name, subject)
         if (action === undefined) return missing(own.session, undefined)
         const done = await action.run()
         const client = access.clientOf(request)

@@ -7,20 +7,17 @@ import { attemptsMax, isExhausted } from '../../paywall/answer/undelivered'
 import { publicFacts } from '../chains'
 import { type Html, html } from '../html'
 import { badge, type Tone } from '../parts'
-import { createNames, type Names } from './names'
+import { type Names, readNames } from './names'
 import { coin, duration, facts, gwei, table, time } from './parts'
-import type { Sources } from './sources'
+import type { Context } from './sources'
 
 /** All that the ledger has of one payment; undefined when there is none of this id. */
-export async function storyPage(
-  config: Config,
-  sources: Sources,
-  id: string,
-): Promise<Html | undefined> {
-  const story = /^pay_[0-9a-f]{1,40}$/.test(id) ? await sources.ledger.story(id) : undefined
+export async function storyPage(context: Context, id: string): Promise<Html | undefined> {
+  const { config, ledger } = context
+  const story = /^pay_[0-9a-f]{1,40}$/.test(id) ? await ledger.story(id) : undefined
   if (story === undefined) return undefined
-  const names = createNames(config, await sources.assets())
-  const now = sources.now()
+  const names = await readNames(context)
+  const now = context.now()
   const { payment, authorization, order } = story
   const explorer = explorerOf(config, payment)
   return html`<p><a href="/admin/payments">All payments</a></p>
@@ -65,24 +62,15 @@ function purchaseOf({ purpose: { merchant, route, product } }: Payment): string 
 /** What the operator can do about a payment; undelivered ones have their own notice. */
 function nextOf(payment: Payment, order: Order | undefined, now: number): Html {
   const { state, createdAt } = payment
-  const note = (text: Html) => html`<p class="note">${text}</p>`
   if (order?.state === 'held')
-    return note(
-      html`<strong>To do: decide the order.</strong> The desk holds it. <a href="/admin/orders#${order.id}">See the reason and retry it</a>.`,
-    )
+    return html`<p class="note"><strong>To do: decide the order.</strong> The desk holds it. <a href="/admin/orders#${order.id}">See the reason and retry it</a>.</p>`
   if (state === 'broadcast')
-    return note(
-      html`<strong>Nothing to do: wait.</strong> It has waited for a block for ${duration(now - createdAt)}. The service sends it again with a higher fee until it is included or its time ends. If it takes minutes, look at the <a href="/admin/networks">network</a>.`,
-    )
+    return html`<p class="note"><strong>Nothing to do: wait.</strong> It has waited for a block for ${duration(now - createdAt)}. The service sends it again with a higher fee until it is included or its time ends. If it takes minutes, look at the <a href="/admin/networks">network</a>.</p>`
   if (state === 'reverted')
-    return note(
-      html`<strong>Nothing to do.</strong> The transaction failed ${duration(now - createdAt)} ago, and no money moved. The buyer can send the payment again until its time ends.`,
-    )
+    return html`<p class="note"><strong>Nothing to do.</strong> The transaction failed ${duration(now - createdAt)} ago, and no money moved. The buyer can send the payment again until its time ends.</p>`
   if (isUndelivered(payment)) return html``
   if (payment.truncated)
-    return note(
-      html`The answer ended early, and cannot be fetched again. If the buyer asks, send the amount back by hand.`,
-    )
+    return html`<p class="note">The answer ended early, and cannot be fetched again. If the buyer asks, send the amount back by hand.</p>`
   return html`<p>Nothing to do: ${endOf(payment, order)}</p>`
 }
 

@@ -141,11 +141,8 @@ const withoutPermit2 =
 function mcp(baseUrl: string, priceAtomic: bigint, tool: string): Command {
   const args = ['mcp', baseUrl, '--max-per-call', dollars(priceAtomic), '--max-per-day', '2']
   const env = { PAY_KEY_FILE: '/path/to/private-key' }
-  const text = JSON.stringify(
-    { mcpServers: { turnpike: { command: 'turnpike', args, env } } },
-    null,
-    2,
-  )
+  const settings = { mcpServers: { turnpike: { command: 'turnpike', args, env } } }
+  const text = JSON.stringify(settings, null, 2)
   return {
     name: 'MCP',
     pays: true,

@@ -2,7 +2,7 @@ import type { Config, Logo, Service } from '../../config/Config'
 import { isKnown, tagOf } from '../../http/document'
 import { assetsOf, iconData, securityPolicy } from '../assets'
 import { type Html, html, htmlDocument, navigationOf } from '../html'
-import { createPackedCache, sendPacked, takesGzip, withVary } from '../packed'
+import { packOnce, sendPacked, takesGzip, withVary } from '../packed'
 
 export type Page = {
   /** Comes before the service's title. */
@@ -97,8 +97,6 @@ export function pageHeaders(service: Service) {
   } as const
 }
 
-const packed = createPackedCache()
-
 /** Answers a page, or 304 when the client already has it. */
 export function respond(
   config: Config,
@@ -130,5 +128,5 @@ export function send(
   }
   if (status === 200 && isKnown(request, etag))
     return new Response(null, { status: 304, headers: withVary(headers) })
-  return sendPacked(request, packed(whole, text), { status, headers })
+  return sendPacked(request, packOnce(whole, text), { status, headers })
 }

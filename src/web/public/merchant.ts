@@ -1,16 +1,14 @@
 import type { Config, Merchant, Method, Param, Route } from '../../config/Config'
+import type { Meter, Rates } from '../../meter/Meter'
 import * as Price from '../../meter/Price'
 import * as ByUse from '../../paywall/usage/ByUse'
 import { type Html, html } from '../html'
 import * as Parts from '../parts'
 import * as Commands from './Commands'
-import type { Live } from './catalogue'
-import { linkOf } from './catalogue'
+import { type Live, linkOf } from './catalogue'
 import * as Example from './Example'
-import { walletPanel } from './panel'
-import { ratesTable } from './rates'
+import { commandTabs, walletPanel } from './panel'
 import * as Search from './Search'
-import { commandTabs } from './tabs'
 
 /** The choices and the values of a visitor of a merchant's page. */
 export type Query = {
@@ -58,6 +56,7 @@ export function merchantPage(
   query: Query,
 ): Html {
   const { title, tag, description, slug, routes } = merchant
+  const { values } = query
   const chosen = routes.find(({ path }) => path === query.route)
   const found = Search.group(Search.find(Search.entriesOf({ merchants: [merchant] }), query.text))
   const matching = found[0]?.routes ?? []
@@ -75,7 +74,7 @@ ${
     ? html`<p class="empty">This merchant sells nothing yet.</p>`
     : html`<div class="shop">
 ${routes.length > 1 && routeList(merchant, { matching, route, query })}
-${routeSection(config, merchant, route, { values: query.values, tool: toolOf(route) })}
+${routeSection(config, { merchant, route, values, example: Example.compose(slug, route, values), tool: toolOf(route) })}
 </div>`
 }`
 }
@@ -114,24 +113,30 @@ function searchForm(slug: string, text: string): Html {
 </form>`
 }
 
-type Shown = { values: Example.Values; tool: string | undefined }
+type Chosen = {
+  merchant: Merchant
+  route: Route
+  example: Example.Example
+  values: Example.Values
+  tool: string | undefined
+}
 
-function routeSection(config: Config, merchant: Merchant, route: Route, shown: Shown): Html {
-  const { slug } = merchant
-  const example = Example.compose(slug, route, shown.values)
+function routeSection(config: Config, chosen: Chosen): Html {
+  const { merchant, route } = chosen
+  const path = Example.pathOf(merchant.slug, route)
   return html`<section class="route" id="route" aria-labelledby="what">
-<h2 id="what">${route.summary || Example.pathOf(slug, route)}</h2>
-<p class="path">${route.methods.map((method) => html`<span class="method">${method}</span> `)}<code>${Example.pathOf(slug, route)}${tailOf(route)}</code></p>
+<h2 id="what">${route.summary || path}</h2>
+<p class="path">${route.methods.map((method) => html`<span class="method">${method}</span> `)}<code>${path}${tailOf(route)}</code></p>
 <p>${route.description}</p>
 <div class="columns">
 <div class="ask">
 ${priceOf(config, merchant, route)}
-${tryIt(config, merchant, route, { example, values: shown.values })}
+${tryIt(config, chosen)}
 </div>
 <div class="code">
 <div class="programs">
 <h3 id="programs">In a program</h3>
-${tabsOf(config, merchant, route, { example, tool: shown.tool })}
+${tabsOf(config, chosen)}
 </div>
 ${answerOf(route)}
 </div>
@@ -172,16 +177,11 @@ function namesOf({ rewrite }: Route): ReadonlyMap<string, string> {
   return new Map(pairs.map(([name, upstream]) => [upstream, name]))
 }
 
-function form(
-  { slug }: Merchant,
-  route: Route,
-  example: Example.Example,
-  values: Example.Values,
-): Html {
+function form({ merchant, route, example, values }: Chosen): Html {
+  const { slug } = merchant
   const fields = Example.fieldsOf(route, values.of)
   const hasBody = Example.takesBody(example.method)
-  const isEmpty =
-    fields.length === 0 && route.methods.length === 1 && !route.methods.some(Example.takesBody)
+  const isEmpty = isPlain(route) && route.methods.length === 1
   return html`<form class="compose" method="get" action="/merchants/${slug}#route" data-path="${Example.pathOf(slug, route)}">
 <input type="hidden" name="route" value="${route.path}">
 ${route.methods.length > 1 && methodField(route.methods, example.method)}
@@ -246,22 +246,16 @@ function factsOf({ schema, in: place }: Param): string {
   return facts.length === 0 ? '' : `(${facts.join(', ')})`
 }
 
-type Composed = { example: Example.Example; values: Example.Values }
-
 /** The fields of a request, the 402 that it gets, and the wallet that pays for it. */
-function tryIt(
-  config: Config,
-  merchant: Merchant,
-  route: Route,
-  { example, values }: Composed,
-): Html {
+function tryIt(config: Config, chosen: Chosen): Html {
+  const { merchant, route, example } = chosen
   const { method, target, body } = example
   const offers = Parts.networksOf(config.networks, merchant).map((network) =>
     route.meter === undefined ? { network, amountAtomic: route.priceAtomic } : { network },
   )
   return html`<section class="try" id="try" aria-labelledby="try-title">
 <h3 id="try-title">Try it</h3>
-${form(merchant, route, example, values)}
+${form(chosen)}
 <p class="request scriptless"><code>${Parts.breakable(target)}</code></p>
 ${walletPanel({ method, target, body: body ?? '', offers })}
 <form class="asking"><span class="method">${method}</span><label class="hidden" for="target">Request</label><input id="target" name="target" value="${target}" spellcheck="false" autocomplete="off"><button class="plain">Ask for the price</button><p class="hint">Shows the terms of payment as programs see them. Nothing is paid.</p></form>
@@ -271,9 +265,7 @@ ${walletPanel({ method, target, body: body ?? '', offers })}
 
 function tabsOf(
   { networks, service: { baseUrl } }: Config,
-  merchant: Merchant,
-  route: Route,
-  { example, tool }: { example: Example.Example; tool: string | undefined },
+  { merchant, route, example, tool }: Chosen,
 ): Html {
   const network = Parts.sampleNetwork(Parts.networksOf(networks, merchant))
   const terms = { baseUrl, network, priceAtomic: route.priceAtomic, tool }
@@ -299,4 +291,35 @@ function answerOf(route: Route): Html {
   const types = [route.answer?.type ?? 'object'].flat().join(' or ')
   return html`<h3>The answer</h3>
 <p>JSON (${types}), as the upstream sends it, with the header <code>Payment-Receipt</code> or <code>PAYMENT-RESPONSE</code>.</p>`
+}
+
+/** What the units of a meter cost, by model. `names`: the buyer's names of models. */
+function ratesTable({ rates, models }: Meter, names: ReadonlyMap<string, string>): Html | false {
+  const rows = [
+    ...Object.entries(models),
+    ...(Object.keys(rates).length === 0 ? [] : [['any other', rates] as const]),
+  ]
+  if (rows.length === 0) return false
+  const units = [...new Set(rows.flatMap(([, each]) => Object.keys(each)))]
+  const hasModels = Object.keys(models).length > 0
+  return html`<div class="scroll" role="region" aria-label="Prices of units" tabindex="0"><table class="rates">
+<thead><tr>${hasModels && html`<th scope="col">Model</th>`}${units.map((unit) => html`<th scope="col" class="number">${unit}</th>`)}</tr></thead>
+<tbody>${rows.map(
+    ([model, each]) =>
+      html`<tr>${hasModels && html`<th scope="row">${names.get(model) ?? model}</th>`}${units.map((unit) => html`<td class="number">${rateText(each, unit)}</td>`)}</tr>`,
+  )}</tbody>
+</table></div>`
+}
+
+function rateText(rates: Rates, unit: string): string {
+  const rate = rates[unit]
+  if (rate === undefined) return '-'
+  const price = Parts.dollars(rate.priceScaled, 12)
+  return rate.per === 1 ? `$${price}` : `$${price} / ${roundNumber(rate.per)}`
+}
+
+/** `1M`, `1k`. */
+function roundNumber(number: number): string {
+  if (number % 1_000_000 === 0) return `${number / 1_000_000}M`
+  return number % 1000 === 0 ? `${number / 1000}k` : String(number)
 }

@@ -1,7 +1,8 @@
 import type { NetworkConfig } from '../../config/Config'
 import { publicFacts } from '../chains'
 import { type Html, html } from '../html'
-import { dollars } from '../parts'
+import { command, dollars } from '../parts'
+import type { Command } from './Commands'
 
 /** A request that can be paid from the page, and what it costs on each network. */
 export type Purchase = {
@@ -53,4 +54,30 @@ ${offers.map(
 function offerText({ network: { asset, name }, amountAtomic }: PageOffer): string {
   const coin = `${asset.symbol} on ${name}`
   return amountAtomic === undefined ? coin : `${dollars(amountAtomic)} ${coin}`
+}
+
+/** Text of a command, and data from which the script makes it for other values. */
+type Tab = Command & { templates?: Readonly<Record<string, string>> | undefined }
+
+/**
+ * Commands as tabs. Without scripts there is no list of tabs, and all commands are visible, one below
+ * the other.
+ */
+export function commandTabs(tabs: readonly Tab[]): Html {
+  const idOf = ({ name }: Tab) => name.replace(/[^A-Za-z0-9]+/g, '').toLowerCase()
+  return html`<div class="tabs">
+<div class="tablist" role="tablist" aria-label="Tools">${tabs.map(
+    (tab, at) =>
+      html`<button type="button" role="tab" id="tab-${idOf(tab)}" aria-controls="code-${idOf(tab)}" aria-selected="${at === 0 ? 'true' : 'false'}" tabindex="${at === 0 ? '0' : '-1'}">${tab.name}</button>`,
+  )}</div>
+${tabs.map((tab) => {
+  const { name, note, text, templates } = tab
+  const data =
+    templates === undefined ? undefined : html` data-templates="${JSON.stringify(templates)}"`
+  return html`<div class="tabpanel" role="tabpanel" id="code-${idOf(tab)}" aria-labelledby="tab-${idOf(tab)}">
+<p class="note"><strong class="tabname">${name}</strong> ${note}</p>
+${command(name, text, data)}
+</div>`
+})}
+</div>`
 }

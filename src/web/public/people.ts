@@ -5,8 +5,7 @@ import { type Html, html } from '../html'
 import * as Parts from '../parts'
 import * as Commands from './Commands'
 import { layout, pageHeaders } from './layout'
-import { walletPanel } from './panel'
-import { commandTabs } from './tabs'
+import { commandTabs, walletPanel } from './panel'
 
 type Priced = { network: NetworkConfig; amountAtomic: bigint }
 
@@ -31,12 +30,8 @@ export async function forPeople(
     offers.length === 0
       ? problemPage(namingPages(problem, merchant), merchant)
       : paywallPage(config, problem, { request, merchant, offers })
-  const page = {
-    title: textOf(problem, 'title'),
-    path: undefined,
-    main,
-    isPayable: offers.length > 0,
-  }
+  const isPayable = offers.length > 0
+  const page = { title: textOf(problem, 'title'), path: undefined, main, isPayable }
   const headers = new Headers(response.headers)
   headers.delete('content-length')
   for (const [name, value] of Object.entries(pageHeaders(config.service))) headers.set(name, value)

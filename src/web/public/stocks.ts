@@ -4,20 +4,16 @@ import * as Parts from '../parts'
 import { walletPanel } from './panel'
 import { type Point, sparkline } from './Sparkline'
 
-export type StockQuery = { symbol: string | undefined }
-
 type Live = {
   isLive: boolean
+  /** The token that is chosen in the form. */
+  symbol: string | undefined
   /** Prices of a token in the last day. */
   pricesOf: (symbol: string) => readonly Point[]
 }
 
 /** The tokens of `[stock]`. The script fills in live values where `GET /api/stock/list` answers. */
-export function stocksPage(
-  config: Config,
-  stock: Stock,
-  { isLive, symbol, pricesOf }: StockQuery & Live,
-): Html {
+export function stocksPage(config: Config, stock: Stock, { isLive, symbol, pricesOf }: Live): Html {
   const network = config.networks.find(({ id }) => id === stock.network)
   const coin = network?.asset.symbol ?? ''
   const chosen = stock.tokens.find((token) => token.symbol === symbol) ?? stock.tokens[0]
@@ -37,7 +33,7 @@ ${isSold && buyForm(stock, network, chosen)}
 ${programs(config, stock)}`
 }
 
-function table(stock: Stock, { isLive, pricesOf }: Live): Html {
+function table(stock: Stock, { isLive, pricesOf }: Omit<Live, 'symbol'>): Html {
   const lines = stock.tokens.map(({ symbol }) => sparkline(symbol, pricesOf(symbol)))
   const hasLines = lines.some((line) => line !== undefined)
   return html`<section aria-labelledby="tokens">
