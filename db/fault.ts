@@ -22,3 +22,45 @@ export function storageCode(error: unknown): string | undefined {
 export class BesideError extends Error {
   override readonly name = 'BesideError'
 }
+
+/** The fault of a storage that is written, how often each began, and who waits for its end. */
+export function createFaultState() {
+  const counts = new Map<string, number>()
+  const listeners: ((code: string | undefined) => void)[] = []
+  const waiting = new Set<() => void>()
+  let current: string | undefined
+  return {
+    fault: () => current,
+    counts: (): ReadonlyMap<string, number> => counts,
+    onChange: (listener: (code: string | undefined) => void) => void listeners.push(listener),
+    count: (code: string) => void counts.set(code, (counts.get(code) ?? 0) + 1),
+    /** Tells the listeners of another code. */
+    change(code: string | undefined): void {
+      if (code === current) return
+      current = code
+      for (const listener of listeners) listener(code)
+    },
+    /** The storage can be written. */
+    resume(): void {
+      for (const each of waiting) each()
+      waiting.clear()
+    },
+    /** Resolves with the next `resume`; rejects when the signal fires. */
+    wait(signal: AbortSignal): Promise<void> {
+      const stopped = () => new Error('stopped before the storage could be written')
+      if (signal.aborted) return Promise.reject(stopped())
+      return new Promise((resolve, reject) => {
+        const fail = () => {
+          waiting.delete(resume)
+          reject(stopped())
+        }
+        const resume = () => {
+          signal.removeEventListener('abort', fail)
+          resolve()
+        }
+        waiting.add(resume)
+        signal.addEventListener('abort', fail, { once: true })
+      })
+    },
+  }
+}

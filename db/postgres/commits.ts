@@ -31,29 +31,7 @@ type Events = {
   of: (value: Json) => readonly WebhookEvent[]
 }
 
-/** Shares commits. One that may or may not have had its effect is repeated until that is known. */
-export type Commits = {
-  /**
-   * Runs the change together with those that come until a line is free. Resolves once that is on the
-   * disk. Rejects with what its function raised (RefusedError, LaneLostError, PostgresError), which
-   * affects no other change, and with DatabaseGoneError when nothing was written.
-   */
-  add<T = void>(change: Change<T>): Promise<T>
-  /** The same, but a crash of the server may undo the last ones. */
-  addSoon<T = void>(change: Change<T>): Promise<T>
-  /**
-   * Runs one statement that may run twice, in a transaction of its own. Rejects as `add` does.
-   */
-  run<Row>(kind: Kind, text: string, values: readonly unknown[]): Promise<readonly Row[]>
-  /** Commits the waiting changes now. */
-  flush(): void
-  /** Commits so far. */
-  commits(): number
-  /** Age of the oldest commit that has not ended, ms; zero without one. */
-  oldestMs(): number
-  /** Resolves when all changes that were added have ended. */
-  idle(): Promise<void>
-}
+export type Commits = ReturnType<typeof createCommits>
 
 /** What writes the messages of events. */
 export type Messages = {
@@ -93,13 +71,17 @@ const attemptsMax = 20
 const unreadableStates = new Set(['22P02', '22P05', '22021'])
 const retriedStates = new Set(['40001', '40P01', '55P03', '57014'])
 
-type Uses = CommitsOptions & { notifier: Notifier }
+type Uses = CommitsOptions & { notifier: ReturnType<typeof createNotifier> }
 
-export function createCommits(options: CommitsOptions): Commits {
+/** Shares commits. One that may or may not have had its effect is repeated until that is known. */
+export function createCommits(options: CommitsOptions) {
   const uses = { ...options, notifier: createNotifier(options.lines, options.gateway) }
   const kinds = { commit: createQueue(uses, 'commit'), soon: createQueue(uses, 'soon') }
   const single = new Set<Promise<unknown>>()
   return {
+    /**
+     * Runs one statement that may run twice, in a transaction of its own. Rejects as `add` does.
+     */
     run<Row>(kind: Kind, text: string, values: readonly unknown[]) {
       const work = surely(options, kind, (query) =>
         query<Row>(text, values, { name: nameOf(text) }),
@@ -107,14 +89,24 @@ export function createCommits(options: CommitsOptions): Commits {
       single.add(work)
       return work.finally(() => single.delete(work))
     },
-    add: (change) => kinds.commit.enter(change),
-    addSoon: (change) => kinds.soon.enter(change),
+    /**
+     * Runs the change together with those that come until a line is free. Resolves once that is on the
+     * disk. Rejects with what its function raised (RefusedError, LaneLostError, PostgresError), which
+     * affects no other change, and with DatabaseGoneError when nothing was written.
+     */
+    add: kinds.commit.enter,
+    /** The same, but a crash of the server may undo the last ones. */
+    addSoon: kinds.soon.enter,
+    /** Commits the waiting changes now. */
     flush() {
       kinds.commit.flush()
       kinds.soon.flush()
     },
+    /** Commits so far. */
     commits: () => kinds.commit.commits() + kinds.soon.commits(),
+    /** Age of the oldest commit that has not ended, ms; zero without one. */
     oldestMs: () => Math.max(kinds.commit.oldestMs(), kinds.soon.oldestMs()),
+    /** Resolves when all changes that were added have ended. */
     async idle() {
       await Promise.allSettled([kinds.commit.idle(), kinds.soon.idle(), ...single])
     },
@@ -156,7 +148,7 @@ function createQueue(options: Uses, kind: Kind) {
   }
   lines.onEnd(kind, next)
   return {
-    enter: <T>(change: Change<T>) =>
+    enter: <T = void>(change: Change<T>) =>
       new Promise<T>((resolve, reject) => {
         const entry = { change: change as Change<unknown>, reject }
         waiting.push({ ...entry, resolve: resolve as Entry['resolve'] })
@@ -317,11 +309,6 @@ function compare(one: string, other: string): number {
 /** Payments and jobs whose state a commit has changed. */
 export type ChangedIds = { payments: readonly string[]; jobs: readonly string[] }
 
-type Notifier = {
-  /** Notifies the other gateways within moments. */
-  tell(ids: ChangedIds): void
-}
-
 /** A payload has at most 8,000 bytes. */
 const bytesMax = 7_000
 const notify = "SELECT pg_notify('turnpike', $1)"
@@ -331,7 +318,7 @@ const notify = "SELECT pg_notify('turnpike', $1)"
  * own is on the disk, so it has a transaction of its own that does not wait for the disk. Changes that
  * come while one is sent share the next one. If one is lost, the others notice within half a second.
  */
-function createNotifier(lines: Pick<Lines, 'run'>, gateway: string): Notifier {
+function createNotifier(lines: Pick<Lines, 'run'>, gateway: string) {
   let payments: string[] = []
   let jobs: string[] = []
   let isRunning = false
@@ -349,7 +336,8 @@ function createNotifier(lines: Pick<Lines, 'run'>, gateway: string): Notifier {
     isRunning = false
   }
   return {
-    tell(ids) {
+    /** Notifies the other gateways within moments. */
+    tell(ids: ChangedIds) {
       payments.push(...ids.payments)
       jobs.push(...ids.jobs)
       if (isRunning) return

@@ -31,36 +31,7 @@ type GatewaysOptions = {
   times?: Partial<Times> | undefined
 }
 
-export type Gateways = {
-  id: string
-  lanes: LaneLedger
-  /**
-   * The fence of a write for a lane, as the functions of the database take it. Undefined when this
-   * process does not have the lane.
-   */
-  fenceOf(lane: Lane, nonce?: number): Json | undefined
-  /** Whether the account is not configured here, and no living gateway is known to have it. */
-  isUnconfigured(lane: Lane): boolean
-  /** A write for the lane at this account nonce is acknowledged. */
-  stored(lane: Lane, nonce: number): void
-  /** How far the clock of this machine is ahead of the database's, ms, at the last beat. */
-  skewMs(): number
-  /** Whether this process has the duties of the network with the first id: only one has them. */
-  isFirst(): boolean
-  /** Other gateways that live. */
-  others(): number
-  /**
-   * A write for a lane was refused that this process believed to have in this epoch: finds out why. A
-   * refusal of an earlier epoch says nothing of the present one.
-   */
-  lost(lane: Lane, epoch: number): Promise<void>
-  /** Something has changed, so look at the lanes now. */
-  wake(): void
-  /** The connection was lost, so the server may be another one that lacks the last commits. */
-  reconnected(): void
-  /** Gives the lanes back and leaves. */
-  close(): Promise<void>
-}
+export type Gateways = Awaited<ReturnType<typeof joinGateways>>
 
 type State = {
   options: GatewaysOptions
@@ -84,7 +55,7 @@ type State = {
 }
 
 /** Registers this process. Rejects when the database cannot be written. */
-export async function joinGateways(options: GatewaysOptions): Promise<Gateways> {
+export async function joinGateways(options: GatewaysOptions) {
   const { monotonic } = options
   const state: State = {
     options,
@@ -107,51 +78,68 @@ export async function joinGateways(options: GatewaysOptions): Promise<Gateways> 
   // In a loop of its own: to take a lane may wait for a node, and the signs of life must continue.
   const beats = createLoop(loopOf(state, beat))
   const looks = createLoop(loopOf(state, look))
+  const lanes: LaneLedger = {
+    isShared: true,
+    has: (lane) => state.held.has(keyOf(lane)),
+    epochOf: (lane) => state.held.get(keyOf(lane))?.epoch,
+    gateways: () => state.others + 1,
+    isOfAnother: (lane) => state.ofOthers.has(keyOf(lane)),
+    isFresh: () => monotonic() - state.beatAt < state.times.freshMs,
+    async start(lanes, listener) {
+      state.wanted = lanes
+      state.listener = listener
+      await options.lines.run('beat', (query) => createLanes(query, lanes))
+      await look(state)
+    },
+    retire() {
+      state.isRetired = true
+    },
+  }
   return {
     id: options.gateway.id,
-    lanes: {
-      isShared: true,
-      has: (lane) => state.held.has(keyOf(lane)),
-      epochOf: (lane) => state.held.get(keyOf(lane))?.epoch,
-      gateways: () => state.others + 1,
-      isOfAnother: (lane) => state.ofOthers.has(keyOf(lane)),
-      isFresh: () => monotonic() - state.beatAt < state.times.freshMs,
-      async start(lanes, listener) {
-        state.wanted = lanes
-        state.listener = listener
-        await options.lines.run('beat', (query) => createLanes(query, lanes))
-        await look(state)
-      },
-      retire() {
-        state.isRetired = true
-      },
-    },
-    fenceOf(lane, nonce = -1) {
+    lanes,
+    /**
+     * The fence of a write for a lane, as the functions of the database take it. Undefined when this
+     * process does not have the lane.
+     */
+    fenceOf(lane: Lane, nonce = -1): Json | undefined {
       const held = state.held.get(keyOf(lane))
       if (held === undefined) return undefined
       const { network, relayer = keeper } = lane
       const { epoch, next_nonce: floor } = held
       return { network, relayer, nonce, holder: options.gateway.id, epoch, floor }
     },
-    isUnconfigured: (lane) => !isWanted(state, lane) && !state.ofOthers.has(keyOf(lane)),
-    stored(lane, nonce) {
+    /** Whether the account is not configured here, and no living gateway is known to have it. */
+    isUnconfigured: (lane: Lane) => !isWanted(state, lane) && !state.ofOthers.has(keyOf(lane)),
+    /** A write for the lane at this account nonce is acknowledged. */
+    stored(lane: Lane, nonce: number): void {
       const held = state.held.get(keyOf(lane))
       if (held) held.next_nonce = Math.max(held.next_nonce, nonce + 1)
     },
+    /** How far the clock of this machine is ahead of the database's, ms, at the last beat. */
     skewMs: () => state.skewMs,
-    isFirst() {
+    /** Whether this process has the duties of the network with the first id: only one has them. */
+    isFirst(): boolean {
       // Sorted, because the files of two gateways may list the networks in different orders.
       const [network] = state.wanted.map((lane) => lane.network).toSorted()
       return network !== undefined && state.held.has(keyOf({ network, relayer: undefined }))
     },
+    /** Other gateways that live. */
     others: () => state.others,
-    async lost(lane, epoch) {
+    /**
+     * A write for a lane was refused that this process believed to have in this epoch: finds out why. A
+     * refusal of an earlier epoch says nothing of the present one.
+     */
+    async lost(lane: Lane, epoch: number): Promise<void> {
       if (state.held.get(keyOf(lane))?.epoch === epoch) await look(state)
     },
+    /** Something has changed, so look at the lanes now. */
     wake: looks.wake,
-    reconnected() {
+    /** The connection was lost, so the server may be another one that lacks the last commits. */
+    reconnected(): void {
       state.reconnectedAt = monotonic()
     },
+    /** Gives the lanes back and leaves. */
     close: () => close(state, [beats, looks]),
   }
 }
@@ -298,7 +286,7 @@ async function give(state: State, lane: Lane): Promise<void> {
 }
 
 /** What is unfinished is driven by the next holder. */
-async function close(state: State, loops: readonly Loop[]): Promise<void> {
+async function close(state: State, loops: readonly ReturnType<typeof createLoop>[]): Promise<void> {
   const { lines, gateway, on } = state.options
   const wasFenced = state.isOver
   state.isOver = true
@@ -535,13 +523,6 @@ function mayHaveChanged(
   return at - reconnectedAt < times.gapMs
 }
 
-/** Work that is repeated; `wake` makes its next turn come at once. */
-type Loop = {
-  wake(): void
-  /** Resolves when no turn runs. Call it when `isOver` is true. */
-  stop(): Promise<void>
-}
-
 type LoopOptions = {
   work: () => Promise<void>
   /** Pause between two turns, ms. */
@@ -551,7 +532,8 @@ type LoopOptions = {
   fault: (error: unknown) => void
 }
 
-export function createLoop({ work, everyMs, isOver, fault }: LoopOptions): Loop {
+/** Repeats work; `wake` makes its next turn come at once. */
+export function createLoop({ work, everyMs, isOver, fault }: LoopOptions) {
   let resume: (() => void) | undefined
   let isWoken = false
   const pause = () =>
@@ -583,6 +565,7 @@ export function createLoop({ work, everyMs, isOver, fault }: LoopOptions): Loop 
   }
   return {
     wake,
+    /** Resolves when no turn runs. Call it when `isOver` is true. */
     async stop() {
       // It must not begin another pause when a turn runs now.
       wake()

@@ -1,4 +1,6 @@
 import type { ClientConfig } from 'pg'
+import type { StorageFaults } from '../Database'
+import { createFaultState } from '../fault'
 import { DatabaseGoneError } from './errors'
 import { searchFunctions } from './functions'
 import type { Line, Query } from './Line'
@@ -109,18 +111,7 @@ export async function openLines(options: LinesOptions): Promise<Lines> {
   }
 }
 
-/** A place of the pool: one line after the other. */
-type Seat = {
-  /** Opens the first line. */
-  open(): Promise<void>
-  run<T>(work: (query: Query) => Promise<T>): Promise<T>
-  /** Work that runs or waits; more than any other while there is no connection. */
-  load(): number
-  isIdle(): boolean
-  /** Ends its line and opens another, because its server is an old primary. */
-  leave(): void
-  close(): void
-}
+type Seat = ReturnType<typeof createSeat>
 
 type Shared = {
   watch: Watch
@@ -128,7 +119,8 @@ type Shared = {
   accept: (place: Place) => boolean
 }
 
-function createSeat(options: LinesOptions, kind: Kind, { watch, accept }: Shared): Seat {
+/** A place of the pool: one line after the other. */
+function createSeat(options: LinesOptions, kind: Kind, { watch, accept }: Shared) {
   let line: Line | undefined
   let work = 0
   let isClosed = false
@@ -172,9 +164,10 @@ function createSeat(options: LinesOptions, kind: Kind, { watch, accept }: Shared
       }
     }
   }
-  const seat: Seat = {
+  const seat = {
+    /** Opens the first line. */
     open,
-    async run(job) {
+    async run<T>(job: (query: Query) => Promise<T>): Promise<T> {
       work++
       try {
         if (line === undefined) await withinGrace(opened.promise)
@@ -185,7 +178,9 @@ function createSeat(options: LinesOptions, kind: Kind, { watch, accept }: Shared
       }
     },
     isIdle: () => work === 0,
+    /** Work that runs or waits; more than any other while there is no connection. */
     load: () => (line === undefined ? 1_000_000 : 0) + work,
+    /** Ends its line and opens another, because its server is an old primary. */
     leave: () => line?.close(),
     close() {
       isClosed = true
@@ -208,16 +203,8 @@ function gone(): DatabaseGoneError {
   return new DatabaseGoneError('there is no connection to the database', { mayHaveRun: false })
 }
 
-/** Whether the database can be written; the shape of db/sqlite/storage.ts. */
-type PostgresStorage = {
-  /** Host and name of the database, without credentials. */
-  file: string
-  name: string
-  /** `DATABASE_GONE` while nothing could be written for two seconds. */
-  fault(): string | undefined
-  /** Faults since the start, by code. */
-  counts(): ReadonlyMap<string, number>
-  onChange(listener: (code: string | undefined) => void): void
+/** Whether the database can be written: `DATABASE_GONE` while nothing could be for two seconds. */
+type PostgresStorage = StorageFaults & {
   /** Resolves when the database can be written; rejects when the signal fires. */
   writable(signal: AbortSignal): Promise<void>
 }
@@ -235,15 +222,7 @@ type WatchOptions = {
   monotonic: () => number
 }
 
-type Watch = {
-  storage: PostgresStorage
-  /** A line was lost; its seat tries to open another. */
-  lost(seat: object): void
-  found(seat: object): void
-  /** An error of a write. */
-  note(error: unknown): void
-  close(): void
-}
+type Watch = ReturnType<typeof createWatch>
 
 /** Commits 64 KiB: a smaller write could succeed where a payment does not fit. */
 const tryWrite = `INSERT INTO meta (key, value) VALUES ('storage-probe', repeat(' ', 65536))
@@ -253,21 +232,24 @@ const tryWrite = `INSERT INTO meta (key, value) VALUES ('storage-probe', repeat(
  * A fault begins when a line is missing for two seconds, or when the server cannot write. The second
  * ends when `probe` succeeds.
  */
-function createWatch({ name, monotonic }: WatchOptions, probe: () => Promise<unknown>): Watch {
-  const fault = createFault()
-  const waiting = createWaiting()
+function createWatch({ name, monotonic }: WatchOptions, probe: () => Promise<unknown>) {
+  const state = createFaultState()
   const missing = new Map<object, number>()
   let isFull = false
   let isProbing = false
   let timer: ReturnType<typeof setInterval> | undefined
 
+  const change = (isOn: boolean) => {
+    if (isOn && state.fault() === undefined) state.count(goneCode)
+    state.change(isOn ? goneCode : undefined)
+  }
   const look = () => {
     const now = monotonic()
     const isLate = [...missing.values()].some((since) => now - since >= graceMs)
     if (isFull && !isProbing) void tryAgain()
-    fault.change(isLate || isFull)
-    if (missing.size > 0 || fault.isOn()) return
-    waiting.resume()
+    change(isLate || isFull)
+    if (missing.size > 0 || state.fault() !== undefined) return
+    state.resume()
     clearInterval(timer)
     timer = undefined
   }
@@ -286,18 +268,20 @@ function createWatch({ name, monotonic }: WatchOptions, probe: () => Promise<unk
     timer.unref()
   }
   return {
-    lost(seat) {
+    /** A line was lost; its seat tries to open another. */
+    lost(seat: object) {
       missing.set(seat, monotonic())
       begin()
     },
-    found(seat) {
+    found(seat: object) {
       missing.delete(seat)
     },
-    note(error) {
+    /** An error of a write. */
+    note(error: unknown) {
       const isRefusal = error instanceof DatabaseGoneError && !error.mayHaveRun && error.cause
       if (!isRefusal) return
       isFull = true
-      fault.change(true)
+      change(true)
       begin()
     },
     close() {
@@ -306,59 +290,15 @@ function createWatch({ name, monotonic }: WatchOptions, probe: () => Promise<unk
     storage: {
       file: name,
       name,
-      fault: () => (fault.isOn() ? goneCode : undefined),
-      counts: fault.counts,
-      onChange: fault.onChange,
-      writable(signal) {
-        if (!fault.isOn() && missing.size === 0 && !signal.aborted) return Promise.resolve()
+      fault: state.fault,
+      counts: state.counts,
+      onChange: state.onChange,
+      writable(signal: AbortSignal): Promise<void> {
+        const isOpen = state.fault() === undefined && missing.size === 0
+        if (isOpen && !signal.aborted) return Promise.resolve()
         begin()
-        return waiting.wait(signal)
+        return state.wait(signal)
       },
-    },
-  }
-}
-
-/** Holds whether there is a fault and how often one began, and calls the listeners. */
-function createFault() {
-  const counts = new Map<string, number>()
-  const listeners: ((code: string | undefined) => void)[] = []
-  let isOn = false
-  return {
-    isOn: () => isOn,
-    counts: () => counts,
-    onChange: (listener: (code: string | undefined) => void) => void listeners.push(listener),
-    change(next: boolean) {
-      if (next === isOn) return
-      isOn = next
-      if (next) counts.set(goneCode, (counts.get(goneCode) ?? 0) + 1)
-      for (const listener of listeners) listener(next ? goneCode : undefined)
-    },
-  }
-}
-
-/** The promises that resolve when the database can be written. */
-function createWaiting() {
-  const waiting = new Set<() => void>()
-  return {
-    resume() {
-      for (const each of waiting) each()
-      waiting.clear()
-    },
-    wait(signal: AbortSignal): Promise<void> {
-      const stopped = () => new Error('stopped before the database could be written')
-      if (signal.aborted) return Promise.reject(stopped())
-      return new Promise((resolve, reject) => {
-        const fail = () => {
-          waiting.delete(resume)
-          reject(stopped())
-        }
-        const resume = () => {
-          signal.removeEventListener('abort', fail)
-          resolve()
-        }
-        waiting.add(resume)
-        signal.addEventListener('abort', fail, { once: true })
-      })
     },
   }
 }

@@ -1,7 +1,7 @@
 import type { Database } from 'bun:sqlite'
 import { basename } from 'node:path'
 import type { StorageFaults } from '../Database'
-import { storageCode } from '../fault'
+import { createFaultState, storageCode } from '../fault'
 
 /** Whether the database file can be read and written, according to the last attempts. */
 export type Storage = StorageFaults & {
@@ -32,19 +32,9 @@ const probeBytes = 64 * 1024
  * restored.
  */
 export function watchStorage(sqlite: Database, file: string): Storage {
-  const counts = new Map<string, number>()
-  const listeners: ((code: string | undefined) => void)[] = []
-  const waiting = new Set<() => void>()
-  let current: string | undefined
+  const state = createFaultState()
   let timer: ReturnType<typeof setInterval> | undefined
 
-  const change = (code: string | undefined) => {
-    current = code
-    for (const listener of listeners) listener(code)
-    if (code !== undefined) return
-    for (const resume of waiting) resume()
-    waiting.clear()
-  }
   const stop = () => {
     clearInterval(timer)
     timer = undefined
@@ -57,45 +47,32 @@ export function watchStorage(sqlite: Database, file: string): Storage {
       return
     }
     stop()
-    change(undefined)
+    state.change(undefined)
+    state.resume()
   }
   const note = (error: unknown) => {
     const code = storageCode(error) ?? systemCode(error)
     if (code === undefined) return
-    counts.set(code, (counts.get(code) ?? 0) + 1)
+    state.count(code)
+    const current = state.fault()
     if (current !== undefined && (isDamage(current) || !isDamage(code))) return
     if (isDamage(code)) stop()
     else {
       timer = setInterval(probe, probeMs)
       timer.unref()
     }
-    change(code)
+    state.change(code)
   }
   guardStatements(sqlite, note)
   return {
     file,
     name: basename(file),
-    fault: () => current,
-    counts: () => counts,
+    fault: state.fault,
+    counts: state.counts,
     note,
-    onChange: (listener) => void listeners.push(listener),
-    writable(signal) {
-      const stopped = () => new Error('stopped before the storage could be written')
-      if (signal.aborted) return Promise.reject(stopped())
-      if (current === undefined) return Promise.resolve()
-      return new Promise((resolve, reject) => {
-        const fail = () => {
-          waiting.delete(resume)
-          reject(stopped())
-        }
-        const resume = () => {
-          signal.removeEventListener('abort', fail)
-          resolve()
-        }
-        waiting.add(resume)
-        signal.addEventListener('abort', fail, { once: true })
-      })
-    },
+    onChange: state.onChange,
+    writable: (signal) =>
+      state.fault() === undefined && !signal.aborted ? Promise.resolve() : state.wait(signal),
     close: stop,
   }
 }
