@@ -165,9 +165,6 @@ async function answer(facilitating: Facilitating, call: Call): Promise<Response>
   const { apiKeyHashes } = facilitating.config.facilitator
   const keyHash = authorize(apiKeyHashes, request.headers)
   const subject = await read(facilitating, request, { operation, key, keyHash })
-  if ('code' in subject) {
-    throw malformed(operation, subject, subject.network ?? facilitating.anyNetwork)
-  }
   const headers = { ...common, ...limit, 'X-Request-Id': requestId }
   if (operation === 'verify') return verify(facilitating, subject, headers)
   const idempotencyKey = keyHash === undefined ? undefined : idempotencyKeyOf(request.headers)
@@ -180,14 +177,17 @@ async function read(
   facilitating: Facilitating,
   request: Request,
   caller: Caller,
-): Promise<CheckedRequest | (Problem.Fault & { network: string | undefined })> {
+): Promise<CheckedRequest> {
   assertUnpacked(request.headers)
   const owner = { client: caller.key, isPaid: true }
   const body = await readBody(request, bodyMaxBytes, facilitating.budget, owner)
   let subject: Unidentified
   try {
     const opened = openRequest(facilitating, body.bytes, caller)
-    if ('code' in opened) return { ...opened, network: Facilitation.networkNamed(body.bytes) }
+    if ('code' in opened) {
+      const network = Facilitation.networkNamed(body.bytes) ?? facilitating.anyNetwork
+      throw malformed(caller.operation, opened, network)
+    }
     subject = opened
   } finally {
     body.release()

@@ -21,7 +21,7 @@ import {
   isUnderWay,
   refuseEarly,
   refuseLate,
-  used,
+  usedRefusal,
   type VerificationOptions,
   verifyOnChain,
 } from './verification'
@@ -470,7 +470,7 @@ const overShare: Settled = {
  * message names the transaction of the call before, for a server that lost its success.
  */
 function spent({ transfer }: CheckedRequest, payment: Payment | undefined): Settled {
-  const { reason, detail } = used(transfer)
+  const { reason, detail } = usedRefusal(transfer)
   if (payment === undefined) return failed(reason, detail)
   return failed(reason, `${detail} The first call sent it in ${payment.transaction}.`)
 }

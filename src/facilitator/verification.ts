@@ -280,7 +280,7 @@ function verifyKnown(
       ? isTaken(known) && known.delivery === 'none' && isSame(subject, known)
       : isUnderWay(subject, known)
   if (isOurs && isUnspent) return { kind: 'good' }
-  return { kind: 'bad', ...used(known.transfer) }
+  return { kind: 'bad', ...usedRefusal(known.transfer) }
 }
 
 /** The chain verified a contract's signature, so it must equal the signature that was verified. */
@@ -340,7 +340,7 @@ export function expectedSigner({ request, network, transfer }: CheckedRequest): 
 }
 
 /** The refusal of a spent authorization. */
-export function used(transfer: Pick<Transfer.Transfer, 'method'>) {
+export function usedRefusal(transfer: Pick<Transfer.Transfer, 'method'>) {
   return { reason: Refusals.usedReason(transfer), detail: Refusals.used }
 }
 
