@@ -53,6 +53,8 @@ export function createHealth(sources: Sources) {
     return answer(ok, { status: ok ? 'ok' : 'unavailable' })
   }
   const readyz = async (): Promise<Response> => {
+    const { database } = sources
+    const fault = database?.reason()
     const notReady = {
       networks: sources
         .networks()
@@ -71,33 +73,21 @@ export function createHealth(sources: Sources) {
       certificates: sources
         .certificateFaults()
         .map(({ domain, reason }) => ({ domain, reason: scrub(reason) })),
-      ...(sources.database && { database: faultsOf(sources.database) }),
+      ...(database && { database: fault === undefined ? [] : [{ reason: scrub(fault) }] }),
     }
     const ok = Object.values(notReady).every((list) => list.length === 0)
     const networks = sources.networks().map(({ network, clockAheadMs: { min, max } }) => ({
       network,
       clockAheadMs: [known(min), known(max)],
     }))
-    return answer(ok, {
-      status: ok ? 'ok' : 'not-ready',
-      notReady,
-      networks,
-      ...databaseOf(sources),
-    })
+    const server = database && {
+      standby: database.standby(),
+      clockAheadMs: known(database.aheadMs()),
+    }
+    const status = ok ? 'ok' : 'not-ready'
+    return answer(ok, { status, notReady, networks, ...(server && { database: server }) })
   }
   return { healthz, readyz }
-}
-
-function faultsOf(database: DatabaseServer): { reason: string }[] {
-  const reason = database.reason()
-  return reason === undefined ? [] : [{ reason: scrub(reason) }]
-}
-
-/** The member `database` of the answer; none when the database is a file. */
-function databaseOf({ database }: Sources) {
-  if (database === undefined) return {}
-  const clockAheadMs = known(database.aheadMs())
-  return { database: { standby: database.standby(), clockAheadMs } }
 }
 
 function answer(ok: boolean, body: Record<string, unknown>): Response {

@@ -69,11 +69,9 @@ export function invalidParameters(
  * charged.
  */
 export function storeFull(): Problem.ProblemError {
-  return Problem.of(
-    'not-ready',
-    'There is no room to keep an answer for this key; nothing is charged. Try again later.',
-    retry,
-  )
+  const detail =
+    'There is no room to keep an answer for this key; nothing is charged. Try again later.'
+  return Problem.of('not-ready', detail, retry)
 }
 
 /** The money was paid for another request. */
@@ -105,24 +103,16 @@ export function otherCredential(): Problem.ProblemError {
  */
 export function unpaid(outcome: Exclude<Outcome, { kind: 'confirmed' }>): Problem.ProblemError {
   switch (outcome.kind) {
-    case 'pending':
-      return Problem.of(
-        'settlement-pending',
-        'The transfer is not confirmed yet: send the same credential again, and do not pay again.',
-        {
-          headers: { 'retry-after': '2' },
-          members: { reason: 'settlement_pending', ...sent(outcome.payment) },
-        },
-      )
-    case 'reverted':
-      return Problem.of(
-        'settlement-reverted',
-        'The transfer failed on chain: send the same credential again, which retries it.',
-        {
-          headers: { 'retry-after': '2' },
-          members: { reason: outcome.reason, ...sent(outcome.payment) },
-        },
-      )
+    case 'pending': {
+      const detail =
+        'The transfer is not confirmed yet: send the same credential again, and do not pay again.'
+      return Problem.of('settlement-pending', detail, sent(outcome.payment, 'settlement_pending'))
+    }
+    case 'reverted': {
+      const detail =
+        'The transfer failed on chain: send the same credential again, which retries it.'
+      return Problem.of('settlement-reverted', detail, sent(outcome.payment, outcome.reason))
+    }
     case 'refused':
     case 'dead':
       return verificationFailed(outcome.reason, outcome.detail)
@@ -136,6 +126,6 @@ export function unpaid(outcome: Exclude<Outcome, { kind: 'confirmed' }>): Proble
   }
 }
 
-function sent({ transaction, transfer }: Payment) {
-  return { transaction, network: transfer.network }
+function sent({ transaction, transfer: { network } }: Payment, reason: string) {
+  return { headers: { 'retry-after': '2' }, members: { reason, transaction, network } }
 }
