@@ -8,7 +8,7 @@ import { type Headers, headersOf } from './release/headers'
 import { fetchRuntime, RuntimeError } from './release/runtime'
 import { runtimeVersion, type Target, targets } from './release/targets'
 
-export type ReleaseOptions = {
+type ReleaseOptions = {
   targets: readonly Target[]
   /** Directory of the executables and of SHA256SUMS. */
   outdir: string

@@ -1,7 +1,7 @@
 import { type Client, createClient, RpcError, RpcFault } from '../chain/client'
 
 /** Asks nodes, then ends their connections. Undefined when none of them has an answer. */
-export async function ask<Answer>(
+export async function askNodes<Answer>(
   urls: readonly string[],
   question: (client: Client) => Promise<Answer>,
   timeoutMs = 10_000,

@@ -16,7 +16,7 @@ export type Sink = {
   flush(): number | Promise<number>
 }
 
-export type OutputOptions = {
+type OutputOptions = {
   sink: Sink
   /** Most bytes that wait for a reader that does not read; more is dropped. */
   waitingMaxBytes?: number

@@ -2,7 +2,7 @@ import type { Asset } from '../protocol/Asset'
 import type * as Network from '../protocol/Network'
 
 /** A network that the executable knows, as `merchants.toml` would describe it. */
-export type BuiltIn = {
+type BuiltIn = {
   /** The word that the file may write for it. */
   word: string
   id: Network.Id

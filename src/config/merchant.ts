@@ -20,7 +20,7 @@ import { builtinRoutes, readRoute } from './route'
 import { readAllowPrivate, readUpstream } from './upstream'
 import * as V from './values'
 
-export type Context = {
+type Context = {
   service: Service
   networks: readonly NetworkConfig[]
   /** The file's tables before `${NAME}` is replaced, in file order. */

@@ -23,7 +23,7 @@ import { readUpstream, secretsAt, type Upstream } from './upstream'
 import * as V from './values'
 
 /** Settings of a route that come from its merchant and the service. */
-export type Around = {
+type Around = {
   service: Service
   upstream: Upstream | undefined
   allowPrivate: boolean

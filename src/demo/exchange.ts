@@ -14,7 +14,7 @@ import { type Call, type Chain, execute, multicall3Address, request } from './ch
 import * as Artifacts from './contracts/artifacts'
 
 /** The members of `[stock]` that are needed. */
-export type Listing = Pick<Stock, 'factory' | 'router' | 'quoter' | 'registry' | 'tokens'>
+type Listing = Pick<Stock, 'factory' | 'router' | 'quoter' | 'registry' | 'tokens'>
 
 /** Owns the pools' liquidity. An arbitrary address. */
 export const providerAddress: Address = '0x00000000000000000000000000000000D0E5F1a7'

@@ -18,7 +18,7 @@ import { startUpstreams } from './upstreams'
 
 export type World = Awaited<ReturnType<typeof startWorld>>
 
-export type WorldOptions = {
+type WorldOptions = {
   /** Text of merchants.toml and its name for messages. */
   text: string
   file: string

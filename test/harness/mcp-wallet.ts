@@ -6,7 +6,7 @@ import { StdioClientTransport } from '@modelcontextprotocol/sdk/client/stdio.js'
 import type { CallToolResult } from '@modelcontextprotocol/sdk/types.js'
 import { type BuyerOptions, createBuyer } from '../../src/cli/mcp/buy'
 import { createCatalogue } from '../../src/cli/mcp/catalogue'
-import { createGateway } from '../../src/cli/mcp/gateway'
+import { createGatewayClient } from '../../src/cli/mcp/gateway'
 import { openSpending } from '../../src/cli/mcp/spending'
 import { account, type DemoAccount } from '../../src/demo/accounts'
 import * as Amount from '../../src/protocol/Amount'
@@ -139,7 +139,7 @@ export function startWallet({ url, state = newState(), ...options }: WalletOptio
     perDayMicros: Amount.fromDecimal(perDay, 6),
   }
   const warnings: string[] = []
-  const gateway = createGateway({
+  const gateway = createGatewayClient({
     url: new URL(`${url}/mcp`),
     requestMs: options.requestMs ?? 30_000,
   })

@@ -13,7 +13,7 @@ import * as Upto from '../../protocol/Upto'
 
 /** The buyer's side of a 402: its terms. */
 
-export type Protocol = 'mpp' | 'x402'
+type Protocol = 'mpp' | 'x402'
 
 export type Scheme = 'exact' | 'upto'
 

@@ -5,7 +5,7 @@ import * as Token from '../../chain/token'
 import { publicRpcOf } from '../../config/builtin'
 import * as Abi from '../../protocol/Abi'
 import * as Network from '../../protocol/Network'
-import { ask } from '../nodes'
+import { askNodes } from '../nodes'
 import type { KnownAsset, Terms } from './Terms'
 
 /** Which of several offers a wallet has the money for. */
@@ -55,5 +55,5 @@ async function readBalance(
     const isOfChain = chainId === `0x${Network.chainIdOf(network)?.toString(16)}`
     return isOfChain && Receipt.isHex(balance) ? Abi.uintAt(balance.slice(2)) : undefined
   }
-  return ask([rpc], read, timeoutMs)
+  return askNodes([rpc], read, timeoutMs)
 }

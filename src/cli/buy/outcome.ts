@@ -28,7 +28,7 @@ export type Purchase = {
 }
 
 /** Prints the answer and checks it. */
-export async function finish(
+export async function finishPurchase(
   response: Response,
   purchase: Purchase,
   credential: Credential | undefined,

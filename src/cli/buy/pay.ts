@@ -10,7 +10,7 @@ import { readText } from './body'
 import * as Credential from './Credential'
 import { chooseFunded } from './funds'
 import { isAmount, readKey, readWays } from './key'
-import { finish, oneLine, type Purchase, problemOf, say } from './outcome'
+import { finishPurchase, oneLine, type Purchase, problemOf, say } from './outcome'
 import * as Terms from './Terms'
 
 /** `ask` asks on the terminal; undefined without one. */
@@ -44,7 +44,7 @@ export async function pay(args: Run<'pay'>): Promise<number> {
     const purchase = parse(options)
     if (options.redeem === undefined) return await buy(purchase, options)
     const redeemed = await send(purchase, { 'payment-redeem': options.redeem })
-    return await finish(redeemed, purchase, undefined)
+    return await finishPurchase(redeemed, purchase, undefined)
   } catch (error) {
     const code = failed(error, say)
     if (error instanceof PayError)
@@ -92,13 +92,14 @@ async function buy(purchase: Purchase, options: Options): Promise<number> {
   const isKeyless = isRehearsal && key === undefined && readEnv(env)('PAY_KEY') === undefined
   const wallet = isKeyless ? undefined : { privateKey: keyOf(options), rpc, now: purchase.now }
   const asked = await send(purchase, {})
-  if (asked.status !== 402) return finish(asked, purchase, undefined)
+  if (asked.status !== 402) return finishPurchase(asked, purchase, undefined)
   const offered = await read(asked)
   const terms = await choose(offered, purchase, wallet)
   if (isRehearsal || wallet === undefined) return rehearse(terms, offered, wallet)
   if (!(await isAllowed(terms, options))) return 1
   const { credential, response } = await payBy(terms, purchase, wallet)
-  if (!(await lacksAllowance(response, terms))) return finish(response, purchase, credential)
+  if (!(await lacksAllowance(response, terms)))
+    return finishPurchase(response, purchase, credential)
   say('           the wallet has never approved Permit2 for this token')
   const bySignature = offered.find(
     (other) => Terms.takesPermit(other) && Terms.isSame(other, terms) && isWanted(other, purchase),
@@ -109,12 +110,12 @@ async function buy(purchase: Purchase, options: Options): Promise<number> {
     await approve(terms, wallet, purchase.url)
     // The refused credential may not be presented again: its challenge was for another attempt.
     const again = await send(purchase, {})
-    if (again.status !== 402) return finish(again, purchase, undefined)
+    if (again.status !== 402) return finishPurchase(again, purchase, undefined)
     const same = (await read(again)).filter((other) => Terms.isSame(other, terms))
     fresh = await choose(same, purchase, wallet)
   }
   const paid = await payBy(fresh, purchase, wallet, permit)
-  return finish(paid.response, purchase, paid.credential)
+  return finishPurchase(paid.response, purchase, paid.credential)
 }
 
 /** Shows what would be paid. */

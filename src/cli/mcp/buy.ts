@@ -9,7 +9,7 @@ import * as Terms from '../buy/Terms'
 import * as Answer from './Answer'
 import type { Catalogue } from './catalogue'
 import { findFates } from './evidence'
-import { type Gateway, GatewayError } from './gateway'
+import { type GatewayClient, GatewayError } from './gateway'
 import type { Tool } from './Listing'
 import * as Sentences from './Sentences'
 import {
@@ -33,7 +33,7 @@ export type Wanted = { name: string; args: Json.JsonObject }
 
 /** What the calls of one client share. */
 export type BuyerOptions = {
-  gateway: Gateway
+  gateway: GatewayClient
   catalogue: Catalogue
   spending: Spending
   privateKey: Uint8Array

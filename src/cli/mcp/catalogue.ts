@@ -1,5 +1,5 @@
 import * as Json from '../../protocol/Json'
-import { type Gateway, GatewayError } from './gateway'
+import { type GatewayClient, GatewayError } from './gateway'
 import * as Listing from './Listing'
 import type { Limits } from './Sentences'
 
@@ -10,7 +10,7 @@ const pagesMax = 64
 
 /** `own`: names of tools that the gateway must not replace. */
 export function createCatalogue(
-  gateway: Gateway,
+  gateway: GatewayClient,
   limits: Limits,
   own: readonly string[],
   warn: (message: string) => void,
@@ -39,7 +39,7 @@ export function createCatalogue(
 }
 
 async function readAll(
-  gateway: Gateway,
+  gateway: GatewayClient,
   own: readonly string[],
   signal: AbortSignal,
   warn: (message: string) => void,

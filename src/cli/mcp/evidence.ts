@@ -5,7 +5,7 @@ import * as Token from '../../chain/token'
 import { publicRpcOf } from '../../config/builtin'
 import * as Abi from '../../protocol/Abi'
 import * as Transfer from '../../protocol/Transfer'
-import { ask } from '../nodes'
+import { askNodes } from '../nodes'
 import type { Fate, Stored } from './spending'
 
 /**
@@ -33,7 +33,7 @@ export async function findFates(
     networks.map(async (network) => {
       const url = rpc ?? publicRpcOf(network)
       if (url === undefined) return
-      await ask([url], async (client) => {
+      await askNodes([url], async (client) => {
         const chainId = await client.call('eth_chainId', [])
         if (!Receipt.isHex(chainId) || `eip155:${BigInt(chainId)}` !== network) return
         for (const payment of payments.filter((each) => each.network === network)) {

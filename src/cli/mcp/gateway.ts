@@ -5,7 +5,7 @@ import * as Text from './Text'
 
 /** JSON-RPC over HTTP to the MCP endpoint of a gateway, which may be hostile. */
 
-export type Gateway = ReturnType<typeof createGateway>
+export type GatewayClient = ReturnType<typeof createGatewayClient>
 
 /**
  * `refused`: the gateway answered with an error about this message. After the others the effect of a
@@ -34,7 +34,7 @@ const membersMax = 262_144
  * `url`: the MCP endpoint. `requestMs`: the longest time of one request with its answer. A message is
  * one POST: the gateway keeps no session.
  */
-export function createGateway({ url, requestMs }: { url: URL; requestMs: number }) {
+export function createGatewayClient({ url, requestMs }: { url: URL; requestMs: number }) {
   let last = 0
   return {
     /** Origin of the endpoint; payments are signed for offers from here only. */

@@ -10,7 +10,7 @@ import { CommandError, failed } from '../Command'
 import type { Run } from '../commands'
 import { budgetTool, createBuyer } from './buy'
 import { createCatalogue } from './catalogue'
-import { createGateway } from './gateway'
+import { createGatewayClient } from './gateway'
 import type { Limits } from './Sentences'
 import { openSpending, type Spending } from './spending'
 
@@ -91,7 +91,7 @@ async function serve(
   const ended = untilEnd()
   const payer = Crypto.addressOf(privateKey)
   const warn = (message: string) => say(`turnpike: ${message}`)
-  const gateway = createGateway({ url, requestMs })
+  const gateway = createGatewayClient({ url, requestMs })
   const catalogue = createCatalogue(gateway, limits, [budgetTool.name], warn)
   const wallet = { spending, privateKey, payer, limits, now, patienceMs }
   const buyer = createBuyer({ gateway, catalogue, ...wallet, ...ways })

@@ -4,7 +4,7 @@ import type { Operator } from '../../app/options'
 import { isCompiled } from '../words'
 import { ofServer } from './backup'
 
-export type OperatorOptions = {
+type OperatorOptions = {
   /** Path of the file with the configuration. */
   file: string
   dataDir: string

@@ -4,7 +4,7 @@ import type { Config, NetworkConfig } from '../../config/Config'
 import * as Amount from '../../protocol/Amount'
 import type * as Network from '../../protocol/Network'
 import { microUsdOf, type SaleCost, usualGasOf } from '../../settlement/state/availability'
-import { ask } from '../nodes'
+import { askNodes } from '../nodes'
 
 /**
  * Gas cost of a lone sale now, on each network that answers, in the order of the file. Never
@@ -23,7 +23,7 @@ async function lineOf(config: Config, network: NetworkConfig): Promise<string | 
 
 /** The fees of a network now; undefined when no node of it answers. Never rejects. */
 export function readHead(network: NetworkConfig): Promise<Head | undefined> {
-  return ask(network.rpcUrls, async ({ nodes }) => {
+  return askNodes(network.rpcUrls, async ({ nodes }) => {
     const said = await Promise.all(
       nodes.map(async (node) => {
         const read = (method: string, params: unknown[]) =>

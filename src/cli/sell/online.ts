@@ -22,7 +22,7 @@ import * as Transfer from '../../protocol/Transfer'
 import * as Upto from '../../protocol/Upto'
 import { usualGasOf } from '../../settlement/state/availability'
 import { etherText, isPoor, remedyOf } from '../../settlement/state/relayer-funds'
-import { ask } from '../nodes'
+import { askNodes } from '../nodes'
 import { readHead } from './gas-cost'
 
 /**
@@ -31,7 +31,7 @@ import { readHead } from './gas-cost'
  */
 export type Finding = { path: Path; message: string }
 
-export type OnlineOptions = {
+type OnlineOptions = {
   /** Unix ms. */
   now: () => number
   /** Addresses of a host name; the system's resolver by default. */
@@ -80,7 +80,7 @@ async function ofNetwork(config: Config, network: NetworkConfig): Promise<Findin
 
 async function ofRpc(network: NetworkConfig, url: string, path: Path) {
   const name = `rpc_urls[${path.at(-1)}] of ${network.id}`
-  const chainId = await ask([url], (client) => client.call('eth_chainId', []))
+  const chainId = await askNodes([url], (client) => client.call('eth_chainId', []))
   if (chainId === undefined) return { path, message: `${name}: no answer to eth_chainId` }
   if (chainId === `0x${network.chainId.toString(16)}`) return undefined
   const shown = typeof chainId === 'string' && /^0x[0-9a-f]{1,16}$/.test(chainId)
@@ -347,7 +347,7 @@ async function poorOn(network: NetworkConfig, addresses: readonly Address[]): Pr
   if (addresses.length === 0) return []
   const head = await readHead(network)
   if (head === undefined) return []
-  const balances = await ask(network.rpcUrls, ({ call }) => {
+  const balances = await askNodes(network.rpcUrls, ({ call }) => {
     const read = (address: Address) => call('eth_getBalance', [address, 'latest'])
     return Promise.all(addresses.map((address) => read(address).catch(() => undefined)))
   })
@@ -443,7 +443,7 @@ async function missingOn({ id, rpcUrls }: NetworkConfig): Promise<Finding[]> {
     ['x402UptoPermit2Proxy', Upto.proxyAddress],
     ['Permit2', Permit.permit2Address],
   ] as const
-  const missing = await ask(rpcUrls, (client) => withoutCode(client, contracts))
+  const missing = await askNodes(rpcUrls, (client) => withoutCode(client, contracts))
   return (missing ?? []).map(([name, address]) => ({
     path: ['networks', id],
     message: `${name}: no contract at ${address} on ${id}: nothing is sold by upto there`,
