@@ -11,10 +11,10 @@ import * as Problem from '../protocol/Problem'
 import type { Documents } from './documents/documents'
 import { compileItems } from './items'
 import * as Route from './Route'
-import { admit, emptyBody, type Sales } from './sale'
+import { admit, emptyBody, type SaleContext } from './sale'
 import type { IncomingRequest } from './upstream/source'
 
-export type GatewayOptions = Omit<Sales, 'service'> & {
+export type GatewayOptions = Omit<SaleContext, 'service'> & {
   config: Config
   retired: RetiredOffers
   documents: Documents
@@ -24,7 +24,7 @@ export type GatewayOptions = Omit<Sales, 'service'> & {
 export type Gateway = ReturnType<typeof createGateway>
 
 const urlMaxBytes = 8192
-type State = Sales & {
+type State = SaleContext & {
   readonly matcher: Route.Matcher
   readonly itemsOf: ReturnType<typeof compileItems>
   readonly documents: Documents

@@ -13,17 +13,17 @@ import type { Concurrency } from './upstream/concurrency'
 import { selecting } from './upstream/headers'
 import { quoteFor } from './upstream/metering'
 import {
+  type AnswerSources,
   fulfil,
   fulfilBuiltin,
   type IncomingRequest,
   prepare,
-  type Sources,
   unavailable,
 } from './upstream/source'
 import type { InvalidParam } from './validate'
 
 /** What a sale needs: its limits, the paywall, a free slot, and the source of the answer. */
-export type Sales = Sources & {
+export type SaleContext = AnswerSources & {
   readonly service: Config['service']
   readonly rateLimit: RateLimit.RateLimit
   readonly budget: Budget
@@ -42,7 +42,7 @@ export const emptyBody = new Uint8Array()
 const droppedBody = new Uint8Array()
 
 /** Sells to a client within its limits. Throws ProblemError. */
-export function admit(sales: Sales, incoming: IncomingRequest): Response | Promise<Response> {
+export function admit(sales: SaleContext, incoming: IncomingRequest): Response | Promise<Response> {
   return incoming.presented.kind === 'none' ? open(sales, incoming) : limit(sales, incoming)
 }
 
@@ -52,7 +52,7 @@ const refusedShare = 0.1
 /**
  * Credentials cost calls to a node, so the number per address is limited, and fewer may be refused.
  */
-function limit(sales: Sales, incoming: IncomingRequest): Promise<Response> | Response {
+function limit(sales: SaleContext, incoming: IncomingRequest): Promise<Response> | Response {
   const { rateLimit, now } = sales
   const { paidPerMinute, trustProxy } = sales.service
   const key = clientOf(incoming.request, incoming.peer(), trustProxy)
@@ -83,7 +83,7 @@ function limit(sales: Sales, incoming: IncomingRequest): Promise<Response> | Res
 }
 
 /** Reads the body, if there is one, and sells. */
-function open(sales: Sales, incoming: IncomingRequest): Response | Promise<Response> {
+function open(sales: SaleContext, incoming: IncomingRequest): Response | Promise<Response> {
   const { service, budget } = sales
   const { request, presented } = incoming
   if (!sales.accepts())
@@ -127,7 +127,7 @@ function hasBody(request: Request): boolean {
 const urlMaxLength = 300
 
 /** The answer to a request whose body was read: what was bought, or a 402. */
-function sell(sales: Sales, incoming: IncomingRequest): Response | Promise<Response> {
+function sell(sales: SaleContext, incoming: IncomingRequest): Response | Promise<Response> {
   // The 402 is the most frequent answer, so build nothing for it that only a sale needs.
   if (incoming.presented.kind === 'none') return ask(sales, incoming)
   const { request, match, item, path, search, body, peer } = incoming
@@ -192,7 +192,7 @@ function priced({ item, match, body }: IncomingRequest): Item {
 }
 
 /** Makes the 402. */
-function ask(sales: Sales, incoming: IncomingRequest): Response {
+function ask(sales: SaleContext, incoming: IncomingRequest): Response {
   const { match, item, path, search, body, requestId } = incoming
   // Starts a lookup that a payment would otherwise wait for, and does not wait for it.
   const problem = unavailable(sales, match)
@@ -218,7 +218,7 @@ function hasInputs({ match: { merchant, route }, body }: IncomingRequest): boole
 }
 
 /** The inputs that the route does not serve: by its schemas, then by the limits of its meter. */
-function invalidIn(sources: Sources, incoming: IncomingRequest): readonly InvalidParam[] {
+function invalidIn(sources: AnswerSources, incoming: IncomingRequest): readonly InvalidParam[] {
   const { match, body } = incoming
   const found = invalidInputs(sources, incoming)
   if (found.length > 0) return found

@@ -84,12 +84,12 @@ const connectCodes =
 
 function classify(error: unknown): UpstreamError {
   if (error instanceof UnreadableError) return new UpstreamError('cut', 'unreadable')
-  const code = codeOf(error)
+  const code = errorCodeOf(error)
   return new UpstreamError(code !== undefined && connectCodes.test(code) ? 'connect' : 'cut', code)
 }
 
 /** Error code of the system or of Bun. */
-export function codeOf(error: unknown): string | undefined {
+export function errorCodeOf(error: unknown): string | undefined {
   const isCoded = typeof error === 'object' && error !== null && 'code' in error
   return isCoded && typeof error.code === 'string' ? error.code : undefined
 }

@@ -3,7 +3,7 @@ import { type Environment, proxyFor } from '../net/environment-proxy'
 import * as Ip from '../net/Ip'
 import { createResolver, type Resolve } from '../net/resolve'
 import { ipVersion } from '../net/runtime'
-import { codeOf, type ExchangeWatch, startWatch, UpstreamError } from '../net/watch'
+import { type ExchangeWatch, errorCodeOf, startWatch, UpstreamError } from '../net/watch'
 
 export type PostOptions = {
   /** Unix ms. */
@@ -64,7 +64,7 @@ async function addressesOf(
 ): Promise<readonly string[]> {
   const hostname = hostOf(url)
   const found = await resolve(hostname).catch((error: unknown) => {
-    throw new UpstreamError('connect', codeOf(error) ?? 'ENOTFOUND')
+    throw new UpstreamError('connect', errorCodeOf(error) ?? 'ENOTFOUND')
   })
   const allowed = allowPrivate ? found : found.filter(Ip.isPublic)
   if (allowed.length === 0) throw new UpstreamError('refused-address')

@@ -3,8 +3,8 @@ import type { Merchant, Route as RouteConfig } from '../../src/config/Config'
 import * as Route from '../../src/gateway/Route'
 import {
   createUpstream,
-  type Forwarded,
   forward as send,
+  type UpstreamAnswer,
 } from '../../src/gateway/upstream/upstream'
 import { UpstreamError } from '../../src/net/watch'
 import { merchant, route } from '../harness/merchants'
@@ -40,7 +40,7 @@ type Asked = {
   route?: Partial<RouteConfig>
 }
 
-function forward(upstream: ScriptedUpstream, asked: Asked = {}): Promise<Forwarded> {
+function forward(upstream: ScriptedUpstream, asked: Asked = {}): Promise<UpstreamAnswer> {
   const seller = merchant('m', {
     upstream: upstream.url,
     allowPrivate: true,
@@ -60,7 +60,7 @@ function forward(upstream: ScriptedUpstream, asked: Asked = {}): Promise<Forward
   })
 }
 
-function arrivedIn(answer: Forwarded): Arrived {
+function arrivedIn(answer: UpstreamAnswer): Arrived {
   if (!(answer.body instanceof Uint8Array)) throw new Error('a stream')
   return JSON.parse(new TextDecoder().decode(answer.body))
 }

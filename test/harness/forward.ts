@@ -4,9 +4,9 @@ import type { Merchant, Route as RouteConfig } from '../../src/config/Config'
 import * as Route from '../../src/gateway/Route'
 import {
   createUpstream,
-  type Forwarded,
   type ForwardInput,
   forward as send,
+  type UpstreamAnswer,
   type UpstreamOptions,
 } from '../../src/gateway/upstream/upstream'
 import { UpstreamError } from '../../src/net/watch'
@@ -57,7 +57,7 @@ type Fields = {
   options?: Partial<UpstreamOptions>
 } & Partial<Omit<ForwardInput, 'match'>>
 
-export function forward(upstream: URL, fields: Fields = {}): Promise<Forwarded> {
+export function forward(upstream: URL, fields: Fields = {}): Promise<UpstreamAnswer> {
   const { merchant: own, route: ownRoute, path, options, ...input } = fields
   const seller = merchant('m', {
     upstream,
@@ -78,18 +78,18 @@ export function forward(upstream: URL, fields: Fields = {}): Promise<Forwarded> 
   })
 }
 
-export async function failure(promise: Promise<Forwarded>): Promise<UpstreamError> {
+export async function failure(promise: Promise<UpstreamAnswer>): Promise<UpstreamError> {
   const result = await promise.catch((error: unknown) => error)
   if (result instanceof UpstreamError) return result
   throw new Error('there was an answer')
 }
 
-export function text(forwarded: Forwarded): string {
+export function text(forwarded: UpstreamAnswer): string {
   if (!(forwarded.body instanceof Uint8Array)) throw new Error('a stream')
   return new TextDecoder().decode(forwarded.body)
 }
 
-export function readerOf(forwarded: Forwarded) {
+export function readerOf(forwarded: UpstreamAnswer) {
   if (forwarded.body instanceof Uint8Array) throw new Error('not a stream')
   return forwarded.body.getReader()
 }

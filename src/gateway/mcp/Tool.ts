@@ -3,7 +3,7 @@ import * as Amount from '../../protocol/Amount'
 import * as Catalogue from '../documents/Catalogue'
 import { offersOf, priceJson, priceSentence } from '../documents/discovery'
 import { segmentsOf } from '../Tail'
-import { invalidParams, RpcFault } from './answer'
+import { invalidParams, McpFault } from './answer'
 
 /** Routes as MCP tools: one tool per route, for all its methods and sub-paths. */
 
@@ -169,11 +169,11 @@ export function createTools(
       names ??= new Map([...compiled().values()].map((tool) => [tool.route, tool.name]))
       return names.get(route)
     },
-    /** A page of the tools that can be bought now. Throws RpcFault for a cursor that is not ours. */
+    /** A page of the tools that can be bought now. Throws McpFault for a cursor that is not ours. */
     list(cursor: string | undefined) {
       const offset = cursor === undefined ? 0 : Number(/^\d{1,9}$/.exec(cursor)?.[0] ?? Number.NaN)
       if (Number.isNaN(offset))
-        throw new RpcFault(invalidParams, 'The cursor is not one of this service.')
+        throw new McpFault(invalidParams, 'The cursor is not one of this service.')
       // A client lists tools once a session: an outage must not leave it without tools.
       const ids = config.networks.map(({ id }) => id)
       const isListed = Catalogue.readyOrAll(ids, isReady)

@@ -6,8 +6,8 @@ import { answerMaxBytes } from './outgoing'
 import * as Payment from './Payment'
 
 /** An error of JSON-RPC. The SDK sends these members. */
-export class RpcFault extends Error {
-  override readonly name = 'RpcFault'
+export class McpFault extends Error {
+  override readonly name = 'McpFault'
   readonly code: number
   readonly data: unknown
 
@@ -23,8 +23,8 @@ export const methodNotFound = -32601
 const paymentRequired = -32042
 const verificationFailed = -32043
 
-export type Result = {
-  content: Content[]
+export type ToolResult = {
+  content: ToolContent[]
   isError?: boolean
   structuredContent?: Record<string, unknown>
   _meta?: Record<string, unknown>
@@ -40,13 +40,13 @@ type AnswerOptions = {
   /** Reserves memory until the message is sent; false when there is none. */
   reserve: Envelope['reserve']
   /** Result for a replay when no memory is free. */
-  busy: Result
+  busy: ToolResult
 }
 
 /**
- * The gateway's answer as the result of a tool call. Throws an RpcFault when payment is required.
+ * The gateway's answer as the result of a tool call. Throws an McpFault when payment is required.
  */
-export async function toResult(response: Response, options: AnswerOptions): Promise<Result> {
+export async function toResult(response: Response, options: AnswerOptions): Promise<ToolResult> {
   const receipt = Payment.ofHeader(response.headers.get('payment-receipt'))
   const settled = Payment.ofHeader(response.headers.get('payment-response'))
   const meta = {
@@ -64,7 +64,7 @@ async function bought(
   response: Response,
   options: AnswerOptions,
   meta: Record<string, unknown>,
-): Promise<Result> {
+): Promise<ToolResult> {
   let held = response
   // The memory of a new answer is already reserved; that of a stored answer is not.
   if (Payment.replayedKey in meta) {
@@ -88,7 +88,7 @@ function unpaid(
   options: AnswerOptions,
   body: Json.JsonObject,
   meta: Record<string, unknown>,
-): Result {
+): ToolResult {
   const offers: Record<string, Json.Json> = {}
   const problem: Record<string, Json.Json> = { ...body }
   for (const name of offerMembers) {
@@ -113,20 +113,20 @@ function unpaid(
   const { code, detail } = problem
   if (options.kind !== 'mpp')
     // x402 clients that read errors expect their offers under this name.
-    throw new RpcFault(paymentRequired, 'Payment Required', { ...data, x402: offers })
+    throw new McpFault(paymentRequired, 'Payment Required', { ...data, x402: offers })
   if (code === 'malformed-credential')
-    throw new RpcFault(invalidParams, 'Invalid params', { detail, ...data })
+    throw new McpFault(invalidParams, 'Invalid params', { detail, ...data })
   const failure = { reason: code, detail }
-  throw new RpcFault(verificationFailed, 'Payment Verification Failed', { ...data, failure })
+  throw new McpFault(verificationFailed, 'Payment Verification Failed', { ...data, failure })
 }
 
 /** A problem that this endpoint raises without calling the gateway. */
-export function refused(problem: Problem.ProblemError, baseUrl: string): Result {
+export function refused(problem: Problem.ProblemError, baseUrl: string): ToolResult {
   return failed(problemOf(JSON.stringify(Problem.toJson(problem, baseUrl)), problem.status), {})
 }
 
 /** A problem of ours, as text for the model and as data for programs. */
-function failed(problem: Json.JsonObject, meta: Record<string, unknown>): Result {
+function failed(problem: Json.JsonObject, meta: Record<string, unknown>): ToolResult {
   const { title, detail, invalidParams: faults } = problem
   const named = Array.isArray(faults) ? ` ${JSON.stringify(faults)}` : ''
   return {
@@ -144,7 +144,7 @@ function problemOf(text: string, status: number): Json.JsonObject {
 }
 
 /** A part of a tool result. */
-type Content =
+type ToolContent =
   | { type: 'text'; text: string }
   | { type: 'image' | 'audio'; data: string; mimeType: string }
   | { type: 'resource'; resource: { uri: string; mimeType: string; blob: string } }
@@ -161,7 +161,7 @@ async function readContent(
   response: Response,
   url: string,
   reserve: Envelope['reserve'],
-): Promise<{ content: Content[]; truncated: boolean }> {
+): Promise<{ content: ToolContent[]; truncated: boolean }> {
   const type = response.headers.get('content-type') ?? 'application/octet-stream'
   const encoding = response.headers.get('content-encoding')
   const raw = await read(response.body)

@@ -2,10 +2,10 @@ import type { Peer } from '../../http/client'
 import * as Json from '../../protocol/Json'
 import * as Problem from '../../protocol/Problem'
 import type { Gateway } from '../merchant'
-import { invalidParams, type Result, RpcFault, refused, toResult } from './answer'
+import { invalidParams, McpFault, refused, type ToolResult, toResult } from './answer'
 import type { Outgoing } from './outgoing'
 import * as Payment from './Payment'
-import type { Wanted } from './server'
+import type { ToolCall } from './server'
 import * as Tool from './Tool'
 
 /** Calls of tools. Each call is a request to the gateway. */
@@ -21,12 +21,12 @@ export type Calls = {
 type Outer = { request: Request; peer: Peer; outgoing: Outgoing }
 
 /**
- * Makes a call. Throws RpcFault. Invalid arguments are a result, so that the model can correct
+ * Makes a call. Throws McpFault. Invalid arguments are a result, so that the model can correct
  * them.
  */
-export async function call(calls: Calls, outer: Outer, wanted: Wanted): Promise<Result> {
+export async function call(calls: Calls, outer: Outer, wanted: ToolCall): Promise<ToolResult> {
   const tool = calls.tools.find(wanted.name)
-  if (tool === undefined) throw new RpcFault(invalidParams, 'There is no such tool.')
+  if (tool === undefined) throw new McpFault(invalidParams, 'There is no such tool.')
   let presented: Payment.Presented
   let asked: Tool.Call
   try {
@@ -57,7 +57,7 @@ export async function call(calls: Calls, outer: Outer, wanted: Wanted): Promise<
       busy: refused(busy(), calls.baseUrl),
     })
     // The answer counts as not delivered, so it must not be sent.
-    if (given.signal.aborted) throw new RpcFault(cancelled, 'The call was cancelled.')
+    if (given.signal.aborted) throw new McpFault(cancelled, 'The call was cancelled.')
     return result
   } finally {
     if (key !== undefined && calls.running.get(key) === end) calls.running.delete(key)

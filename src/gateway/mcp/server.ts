@@ -2,19 +2,19 @@ import { Server } from '@modelcontextprotocol/sdk/server/index.js'
 import { WebStandardStreamableHTTPServerTransport } from '@modelcontextprotocol/sdk/server/webStandardStreamableHttp.js'
 import { isInitializeRequest } from '@modelcontextprotocol/sdk/types.js'
 import * as Json from '../../protocol/Json'
-import { invalidParams, methodNotFound, type Result, RpcFault } from './answer'
+import { invalidParams, McpFault, methodNotFound, type ToolResult } from './answer'
 import { MessageError } from './Messages'
 
-export type Handlers = {
+export type McpHandlers = {
   title: string
   instructions: string
-  /** Both throw an RpcFault or a JsonError. */
+  /** Both throw an McpFault or a JsonError. */
   list(cursor: string | undefined): Record<string, unknown>
-  call(wanted: Wanted): Promise<Result>
+  call(wanted: ToolCall): Promise<ToolResult>
 }
 
 /** A tool call; `id` is that of JSON-RPC. */
-export type Wanted = { id: unknown; name: string; args: Json.JsonObject; meta: Json.JsonObject }
+export type ToolCall = { id: unknown; name: string; args: Json.JsonObject; meta: Json.JsonObject }
 
 /**
  * Answers one POST, stateless: the SDK needs a server for each. Only this file loads the SDK, at
@@ -23,7 +23,7 @@ export type Wanted = { id: unknown; name: string; args: Json.JsonObject; meta: J
 export async function serve(
   request: Request,
   message: Json.Json,
-  handlers: Handlers,
+  handlers: McpHandlers,
 ): Promise<Response> {
   for (const one of [message].flat())
     if (Json.isObject(one) && one.method === 'initialize' && !isInitializeRequest(one))
@@ -50,7 +50,7 @@ export async function serve(
       })
     } catch (error) {
       if (!(error instanceof Json.JsonError)) throw error
-      throw new RpcFault(invalidParams, 'Invalid params', { detail: `${error.message}.` })
+      throw new McpFault(invalidParams, 'Invalid params', { detail: `${error.message}.` })
     }
   }
   const transport = new WebStandardStreamableHTTPServerTransport({ enableJsonResponse: true })
@@ -82,9 +82,9 @@ function withoutParams(message: Json.Json, paramsOf: Map<unknown, Json.JsonObjec
 
 type Asked = { id: unknown; method: string; params: Json.JsonObject }
 
-function handle(handlers: Handlers, { id, method, params }: Asked) {
+function handle(handlers: McpHandlers, { id, method, params }: Asked) {
   if (method === 'tools/list') return handlers.list(Json.optional(params, 'cursor', 'text'))
-  if (method !== 'tools/call') throw new RpcFault(methodNotFound, 'Method not found')
+  if (method !== 'tools/call') throw new McpFault(methodNotFound, 'Method not found')
   const args = Json.optional(params, 'arguments', 'object') ?? {}
   const meta = Json.optional(params, '_meta', 'object') ?? {}
   return handlers.call({ id, name: Json.read(params, 'name', 'text'), args, meta })

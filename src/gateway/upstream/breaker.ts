@@ -16,7 +16,7 @@ export type Failure = {
   payer: string
 }
 
-export type Policy = {
+type BreakerPolicy = {
   /** Least number of failures that opens the circuit. */
   threshold: number
   /** Least number of payers that these failures come from. */
@@ -34,7 +34,7 @@ export type Breaker = ReturnType<typeof createBreaker>
  */
 type Circuit = { results: Result[]; probeAt: number | undefined; coolDownMs: number }
 
-const standard: Policy = {
+const standard: BreakerPolicy = {
   threshold: 5,
   payersMin: 3,
   coolDownMs: 5_000,
@@ -56,7 +56,7 @@ const keptMax = 512
  * Circuits by upstream origin, in memory. Origins come from configuration, so the map is bounded.
  * `now` is unix ms.
  */
-export function createBreaker(policy: Partial<Policy> = {}) {
+export function createBreaker(policy: Partial<BreakerPolicy> = {}) {
   const used = { ...standard, ...policy }
   const circuits = new Map<string, Circuit>()
 
@@ -103,7 +103,7 @@ export function createBreaker(policy: Partial<Policy> = {}) {
   }
 }
 
-function isDown(results: readonly Result[], policy: Policy, now: number): boolean {
+function isDown(results: readonly Result[], policy: BreakerPolicy, now: number): boolean {
   const payers = new Set<string>()
   let count = 0
   let failures = 0

@@ -15,13 +15,13 @@ import type { Latency } from './latency'
 import { chargeOf, costOfTimeout } from './metering'
 import { type Refusals, refusing } from './refusals'
 import {
-  type Asked,
-  type Forwarded,
   forward,
   isReachable,
   type Prepared,
   prepare as prepareRequest,
   type Upstream,
+  type UpstreamAnswer,
+  type UpstreamRequest,
 } from './upstream'
 
 /** A request for something that is sold, and what it selects. */
@@ -46,7 +46,7 @@ export type IncomingRequest = {
 }
 
 /** The sources of the answers that are sold: upstreams, and the program itself. */
-export type Sources = {
+export type AnswerSources = {
   readonly upstream: Upstream
   readonly breaker: Breaker
   readonly refusals: Refusals
@@ -64,7 +64,7 @@ export type Sources = {
  * the upstream is looked up for the first time. It never rejects.
  */
 export function unavailable(
-  sources: Sources,
+  sources: AnswerSources,
   match: Match,
 ): Problem.ProblemError | undefined | Promise<Problem.ProblemError | undefined> {
   const { merchant, route } = match
@@ -99,7 +99,7 @@ function away(
 }
 
 /** Makes the request to the upstream, for a later delivery; sends nothing. Never throws. */
-export function prepare({ upstream }: Sources, incoming: IncomingRequest): void {
+export function prepare({ upstream }: AnswerSources, incoming: IncomingRequest): void {
   if (incoming.match.merchant.builtin !== undefined) return
   try {
     incoming.prepared = prepareRequest(upstream, askedOf(incoming))
@@ -108,13 +108,13 @@ export function prepare({ upstream }: Sources, incoming: IncomingRequest): void 
   }
 }
 
-function askedOf({ match, request, search, body }: IncomingRequest): Asked {
+function askedOf({ match, request, search, body }: IncomingRequest): UpstreamRequest {
   return { match, method: request.method, search, headers: request.headers, body }
 }
 
 /** The answer of a merchant that the program serves itself, or why there is none. */
 export async function fulfilBuiltin(
-  sources: Sources,
+  sources: AnswerSources,
   incoming: IncomingRequest,
   payment: Attempt,
 ): Promise<Fulfilled> {
@@ -127,7 +127,7 @@ export async function fulfilBuiltin(
 
 /** The answer of the upstream to a request that is paid for, or why there is none. */
 export async function fulfil(
-  sources: Sources,
+  sources: AnswerSources,
   incoming: IncomingRequest,
   payment: Attempt,
 ): Promise<Fulfilled> {
@@ -170,7 +170,7 @@ export async function fulfil(
 }
 
 function deliveredBy(
-  { status, headers, body, reader }: Forwarded,
+  { status, headers, body, reader }: UpstreamAnswer,
   incoming: IncomingRequest,
 ): Made {
   const answer: Made = { delivered: true, status, headers, body }
@@ -182,13 +182,17 @@ function deliveredBy(
   return answer
 }
 
-function observe({ latency, now }: Sources, { match }: IncomingRequest, startedAt: number): void {
+function observe(
+  { latency, now }: AnswerSources,
+  { match }: IncomingRequest,
+  startedAt: number,
+): void {
   latency.observe(match.merchant.slug, now() - startedAt)
 }
 
 /** Reports the result of a paid request to the breaker. */
 function note(
-  sources: Sources,
+  sources: AnswerSources,
   { match }: IncomingRequest,
   payment: Attempt,
   kind: 'answer' | Failure['kind'],
@@ -210,7 +214,7 @@ function mayCount({ attempts, transfer }: Attempt, kind: Failure['kind']): boole
 }
 
 /** Key under which failures are counted; undefined when the route cannot be served at all. */
-function failureKey({ stocks }: Sources, { merchant, target }: Match): string | undefined {
+function failureKey({ stocks }: AnswerSources, { merchant, target }: Match): string | undefined {
   return merchant.builtin ? originOf(merchant.builtin, { stocks }) : target?.origin
 }
 

@@ -5,8 +5,8 @@ import * as Ip from '../../net/Ip'
 import { createResolver, type Resolve, type Resolver } from '../../net/resolve'
 import { ipVersion } from '../../net/runtime'
 import {
-  codeOf,
   type ExchangeWatch,
+  errorCodeOf,
   startWatch,
   UnreadableError,
   UpstreamError,
@@ -34,7 +34,7 @@ export type UpstreamOptions = {
 }
 
 /** The part of a buyer's request that is forwarded. */
-export type Asked = {
+export type UpstreamRequest = {
   match: Route.Match
   /** HEAD stays HEAD. */
   method: string
@@ -57,7 +57,7 @@ export type Prepared = {
 /** The URL of a request at an address of its host. */
 type Place = { address: string; host: string; href: string }
 
-export type ForwardInput = Asked & {
+export type ForwardInput = UpstreamRequest & {
   paymentId: string
   /** The result of `prepare` for the same request. */
   prepared?: Prepared | undefined
@@ -66,7 +66,7 @@ export type ForwardInput = Asked & {
 }
 
 /** An upstream's answer, with the headers that the buyer may see. */
-export type Forwarded = {
+export type UpstreamAnswer = {
   status: number
   headers: Headers
   /** All of it, or a stream that must be read or cancelled and fails with UpstreamError. */
@@ -114,7 +114,7 @@ export function createUpstream(options: UpstreamOptions): Upstream {
 }
 
 /** Forwards a paid request, once. Throws UpstreamError when there is no answer to deliver. */
-export async function forward(upstream: Upstream, input: ForwardInput): Promise<Forwarded> {
+export async function forward(upstream: Upstream, input: ForwardInput): Promise<UpstreamAnswer> {
   const { merchant, route } = input.match
   const watch = startWatch(input.signal)
   try {
@@ -247,7 +247,7 @@ function noUpstream(): UpstreamError {
  * Makes the request that `forward` sends, for any address of the target; sends nothing. Throws
  * UpstreamError.
  */
-export function prepare(upstream: Upstream, input: Asked): Prepared {
+export function prepare(upstream: Upstream, input: UpstreamRequest): Prepared {
   const { env, ca, resolve } = upstream
   const { merchant, route, tail, target } = input.match
   if (target === undefined) throw noUpstream()
@@ -325,14 +325,14 @@ const keptMaxMs = 6 * 60_000
  * client, bytes that arrive after the next request was sent belong to that request's answer (RFC
  * 9112 section 9.2). Only a connection for each request separates buyers then.
  */
-function mayShare(upstream: Upstream, { method, match }: Asked, host: string): boolean {
+function mayShare(upstream: Upstream, { method, match }: UpstreamRequest, host: string): boolean {
   if (match.merchant.ownConnections || method === 'HEAD' || upstream.bodiless.has(match.route))
     return false
   return (upstream.unsharedUntil.get(host) ?? 0) <= upstream.now()
 }
 
 /** An answer without a body has come. */
-function noteBodiless(upstream: Upstream, input: Asked, host: string): void {
+function noteBodiless(upstream: Upstream, input: UpstreamRequest, host: string): void {
   if (!mayShare(upstream, input, host)) return
   upstream.bodiless.add(input.match.route)
   upstream.unsharedUntil.set(host, upstream.now() + keptMaxMs)
@@ -347,7 +347,7 @@ async function addressesOf(
   try {
     addresses = await resolve(target.hostname)
   } catch (error) {
-    throw new UpstreamError('connect', codeOf(error) ?? 'ENOTFOUND')
+    throw new UpstreamError('connect', errorCodeOf(error) ?? 'ENOTFOUND')
   }
   return allowed(merchant, addresses)
 }
