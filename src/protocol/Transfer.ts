@@ -1,5 +1,6 @@
 import type { Address, Hex } from 'viem'
 import * as Abi from './Abi'
+import { zero } from './Address'
 import type { Asset, TransferMethod } from './Asset'
 import * as Explanation from './Explanation'
 import * as Json from './Json'
@@ -171,6 +172,44 @@ function words(transfer: Signing): string {
     Abi.uint(transfer.validBefore) +
     transfer.nonce.slice(2)
   )
+}
+
+/** A wallet that may not be deployed yet: the call that deploys it, and its own signature. */
+type Wrapper = { factory: Address; data: Hex; signature: Hex }
+
+const wrapperMagic = '6492'.repeat(16)
+
+/**
+ * The ERC-6492 wrapper of a signature by EIP-3009; undefined for one without it, and for one that
+ * names no factory. https://eips.ethereum.org/EIPS/eip-6492
+ */
+export function wrapperOf({
+  method,
+  signature,
+}: Pick<Transfer, 'method' | 'signature'>): Wrapper | undefined {
+  const digits = signature.slice(2).toLowerCase()
+  if (method !== 'eip3009' || !digits.endsWith(wrapperMagic)) return undefined
+  const body = digits.slice(0, -wrapperMagic.length)
+  const factory = Abi.addressAt(body, 0)
+  const data = bytesAt(body, Abi.wordAt(body, 1))
+  const inner = bytesAt(body, Abi.wordAt(body, 2))
+  if (factory === undefined || factory === zero) return undefined
+  if (data === undefined || inner === undefined || inner === '0x') return undefined
+  return { factory, data, signature: inner }
+}
+
+/** Dynamic bytes at an offset word; undefined when they extend past the end. */
+function bytesAt(body: string, offset: string | undefined): Hex | undefined {
+  const start = smallOf(offset, body) * 2
+  const size = smallOf(body.slice(start, start + 64), body) * 2
+  const content = body.slice(start + 64, start + 64 + size)
+  return content.length === size ? `0x${content}` : undefined
+}
+
+/** A word as a number below the length of the text; else NaN, which yields an empty slice. */
+function smallOf(word: string | undefined, body: string): number {
+  const value = word?.length === 64 ? Number(`0x${word}`) : Number.NaN
+  return value < body.length ? value : Number.NaN
 }
 
 /** Longest time that a signature for us may stay valid from now: specification 8 and a margin. */

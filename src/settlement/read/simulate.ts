@@ -10,7 +10,6 @@ import * as Token from '../../chain/token'
 import * as Abi from '../../protocol/Abi'
 import { zero } from '../../protocol/Address'
 import type { Asset } from '../../protocol/Asset'
-import * as Counterfactual from '../../protocol/Counterfactual'
 import * as Crypto from '../../protocol/Crypto'
 import * as Permit from '../../protocol/Permit'
 import * as Transfer from '../../protocol/Transfer'
@@ -627,9 +626,8 @@ export async function checkSignature(
 
 /** The same with the signature that the wallet itself verifies, without an ERC-6492 wrapper. */
 export function unwrap(transfer: Transfer.Transfer): Transfer.Transfer {
-  if (transfer.method === 'permit2') return transfer
-  const signature = Counterfactual.innerOf(transfer.signature)
-  return signature === transfer.signature ? transfer : { ...transfer, signature }
+  const wrapper = Transfer.wrapperOf(transfer)
+  return wrapper ? { ...transfer, signature: wrapper.signature } : transfer
 }
 
 /** A transfer that no key of the payer signed, as it would be settled. Verifies nothing. */
@@ -660,22 +658,17 @@ async function codeOf(chain: ChainState, payer: Address, now: number): Promise<'
   return code
 }
 
-/** The wrapper of a transfer that must deploy its payer first; undefined for all others. */
-function wrapperOf({ method, signature }: Signature): Counterfactual.Counterfactual | undefined {
-  return method === 'eip3009' ? Counterfactual.parse(signature) : undefined
-}
-
 type Signature = Pick<Transfer.Transfer, 'method' | 'signature'>
 
 /** Whether the transfer names a factory that may be called for it. */
 function isAllowed({ factories }: ChainState, transfer: Signature): boolean {
-  const wrapper = wrapperOf(transfer)
+  const wrapper = Transfer.wrapperOf(transfer)
   return wrapper !== undefined && factories.has(wrapper.factory)
 }
 
 /** The factory that the transfer names, if any. */
 function factoryOf(transfer: Signature): string | undefined {
-  return wrapperOf(transfer)?.factory
+  return Transfer.wrapperOf(transfer)?.factory
 }
 
 /**
@@ -684,7 +677,7 @@ function factoryOf(transfer: Signature): string | undefined {
  * does when the wallet was deployed meanwhile. The transfer must not fail.
  */
 export function callOf(transfer: Transfer.Transfer): Multicall.Call {
-  const wrapper = wrapperOf(transfer)
+  const wrapper = Transfer.wrapperOf(transfer)
   if (!wrapper) return Transfer.call(transfer)
   const { factory, data, signature } = wrapper
   return Multicall.aggregate([

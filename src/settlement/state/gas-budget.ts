@@ -4,9 +4,8 @@ import type { JobRow } from '../../../db/schema'
 import { priceOf } from '../../chain/head'
 import { isIdentified } from '../../chain/multicall'
 import * as Amount from '../../protocol/Amount'
-import * as Counterfactual from '../../protocol/Counterfactual'
 import { dayMs } from '../../protocol/Time'
-import type { Transfer } from '../../protocol/Transfer'
+import { type Transfer, wrapperOf } from '../../protocol/Transfer'
 import { later, type PaymentRefusal } from '../read/refusals'
 import type { ChainState, Context, Slot } from './state'
 
@@ -29,7 +28,7 @@ type Call = Pick<Transfer, 'method' | 'permit2612' | 'upto'>
 export function limitAlone(transfer: Call & { signature?: Hex }, isContract: boolean): bigint {
   const { method, signature } = transfer
   if (isContract) {
-    const wrapper = method === 'eip3009' && signature && Counterfactual.parse(signature)
+    const wrapper = signature && wrapperOf({ method, signature })
     return 600_000n + (wrapper ? deployGas : 0n)
   }
   if (transfer.permit2612) return 400_000n
