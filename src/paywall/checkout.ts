@@ -597,7 +597,7 @@ export function assertContinues(
 /** The money that requests of this process have claimed, by its key. */
 export type Claims = Map<string, RequestClaim>
 
-export type RequestClaim = ReturnType<typeof createClaim>
+type RequestClaim = ReturnType<typeof createClaim>
 
 /** The claim of one request while it pays: its money, and what is released with it. */
 function createClaim(waiting?: object) {

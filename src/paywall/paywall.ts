@@ -48,7 +48,7 @@ export type GatewaySale = Sale &
     prepare(): void
   }
 
-export type PaywallOptions = CheckoutOptions & UsageOptions
+type PaywallOptions = CheckoutOptions & UsageOptions
 
 export type Paywall = ReturnType<typeof createPaywall>
 

@@ -31,7 +31,7 @@ import {
  * Makes the paid answer, once per call. Returns faults of the source as data and never throws for
  * them.
  */
-export type Fulfilment = (payment: Attempt) => Promise<Fulfilled>
+type Fulfilment = (payment: Attempt) => Promise<Fulfilled>
 
 /** The payment, or the authorization, that an answer is made for. */
 export type Attempt = Pick<Payment, 'id' | 'transfer' | 'attempts'> & {

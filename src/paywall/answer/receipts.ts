@@ -106,7 +106,7 @@ export function createReceipts(key: Uint8Array, now: () => number) {
 type Headings = Readonly<Record<string, string>>
 
 /** Payer and network of a failed payment, as far as they are known. */
-export type Failing = { network: string; payer?: Address | undefined }
+type Failing = { network: string; payer?: Address | undefined }
 
 /**
  * `PAYMENT-RESPONSE` of an x402 request that failed. Its network must be a CAIP-2 id: without one

@@ -118,7 +118,7 @@ export function passOn(
   )
 }
 
-export type Observer = StreamObserver & {
+type Observer = StreamObserver & {
   /** Resolves when it is on the disk. Never rejects. */
   record: (decide: () => Reach) => Promise<void>
   finish: () => void
@@ -184,7 +184,7 @@ export function observed(
   })
 }
 
-export type Pulse = ReturnType<typeof createPulse>
+type Pulse = ReturnType<typeof createPulse>
 
 const tickMs = 500
 /** A timer that is later than this belongs to a process that did not run, ms. */

@@ -21,7 +21,7 @@ const keptMs = 60_000
 /** Characters of a salt: a multiple of three, so that its base64 can be concatenated. */
 const saltLength = 15
 
-export type QuoterOptions = {
+type QuoterOptions = {
   /** Host name of base_url, the MPP realm. */
   realm: string
   /** The first secret signs. */

@@ -6,7 +6,7 @@ import type { Settlement } from '../../settlement/settlement'
 import type { Receipts } from '../answer/receipts'
 import { receiptTokens } from '../answer/undelivered'
 
-export type LookupOptions = {
+type LookupOptions = {
   settlement: Pick<Settlement, 'findById' | 'authorizations'>
   challengeSecrets: readonly Uint8Array[]
   receipts: Receipts
