@@ -1,4 +1,3 @@
-import type { Upgrade } from '../db/Database'
 import { type Base, type Clocks, openBase } from './app/base'
 import { createHandlers } from './app/handlers'
 import { type Listener, type ListenOptions, listenOn } from './app/listen'
@@ -11,26 +10,10 @@ import { needsRestart } from './config/restart'
 import { zeroAddress } from './config/values'
 import { refusedOf } from './gateway/upstream/refusals'
 import { createPeers } from './http/client'
-import type { Family } from './http/metrics'
 import { succeed } from './paywall/offer/retired-offers'
 import { within } from './settlement/state/wait'
 
-export type App = Pick<Parts, 'settlement' | 'claims' | 'receiptAddress' | 'certificateFaults'> & {
-  /** URL at which it listens, e.g. `http://127.0.0.1:4020`. */
-  url: string
-  /** Every metric that `/metrics` may have. */
-  metrics(): Family[]
-  /** What the start changed in a database of an earlier schema. */
-  upgrade: Upgrade | undefined
-  /**
-   * Applies another configuration to requests from now on. Requests in progress end under the old
-   * one. When something needs a restart it changes nothing and returns those places. Rejects, and
-   * changes nothing for requests, when the database cannot be written. Calls run one after the other.
-   */
-  reload(config: Config): Promise<readonly Path[]>
-  /** Starts no new work, lets paid work finish within the configured limit, then closes. */
-  stop(): Promise<void>
-}
+export type App = Awaited<ReturnType<typeof begin>>
 
 /**
  * Starts the service: opens the data directory, listens, and continues what an earlier process left
@@ -51,11 +34,7 @@ export async function start(options: AppOptions): Promise<App> {
 }
 
 /** Starts the parts in the order of their dependencies. */
-async function begin(
-  options: AppOptions,
-  clocks: Clocks,
-  onFailure: Base['onFailure'],
-): Promise<App> {
+async function begin(options: AppOptions, clocks: Clocks, onFailure: Base['onFailure']) {
   const base = await openBase(options, clocks, onFailure)
   // Bind first: a start without its address fails before other parts run.
   const server = await startServer(base)
@@ -79,15 +58,27 @@ async function begin(
   warmUp(parts, app.warm)
   const { receiptAddress, claims, certificateFaults } = parts
   return {
+    /** URL at which it listens, e.g. `http://127.0.0.1:4020`. */
     url: server.listener.url,
+    /** Signer of receipts and offers. */
     receiptAddress,
     settlement,
+    /** Claims on money, which all products share. */
     claims,
+    /** Every metric that `/metrics` may have. */
     metrics: base.registry.describe,
-    reload: (config) => turn(() => reload(parts, config)),
-    stop: () => stop(server.listener, parts),
+    /** What the start changed in a database of an earlier schema. */
     upgrade: base.database.upgrade,
+    /** Domains without a usable certificate. */
     certificateFaults,
+    /**
+     * Applies another configuration to requests from now on. Requests in progress end under the old
+     * one. When something needs a restart it changes nothing and returns those places. Rejects, and
+     * changes nothing for requests, when the database cannot be written. Calls run one after the other.
+     */
+    reload: (config: Config) => turn(() => reload(parts, config)),
+    /** Starts no new work, lets paid work finish within the configured limit, then closes. */
+    stop: () => stop(server.listener, parts),
   }
 }
 

@@ -48,29 +48,33 @@ export function actionOf(context: Context, name: string, subject: string): Actio
       }
     }
     case 'reload':
-      return actions.reload && { ...reload, subject: '', run: actions.reload }
+      return (
+        actions.reload && {
+          title: 'Reload the file',
+          effect:
+            'The file is read again, as by SIGHUP. Requests in progress end under the present one. A file with faults changes nothing, and the faults are shown.',
+          button: 'Reload',
+          back: '/admin/configuration',
+          subject: '',
+          run: actions.reload,
+        }
+      )
     case 'backup':
-      return actions.backUp && { ...backup, subject: '', run: actions.backUp }
+      return (
+        actions.backUp && {
+          title: 'Make a backup',
+          effect:
+            'A copy of the database is written into the folder backups of the data directory, and checked. It has no keys: back those up once, apart from it. Sales continue during it.',
+          button: 'Make a backup',
+          back: '/admin/configuration',
+          subject: '',
+          run: actions.backUp,
+        }
+      )
     default:
       return undefined
   }
 }
-
-const reload = {
-  title: 'Reload the file',
-  effect:
-    'The file is read again, as by SIGHUP. Requests in progress end under the present one. A file with faults changes nothing, and the faults are shown.',
-  button: 'Reload',
-  back: '/admin/configuration',
-} as const
-
-const backup = {
-  title: 'Make a backup',
-  effect:
-    'A copy of the database is written into the folder backups of the data directory, and checked. It has no keys: back those up once, apart from it. Sales continue during it.',
-  button: 'Make a backup',
-  back: '/admin/configuration',
-} as const
 
 function pauseOf(
   { config: { merchants, networks }, actions }: Context,

@@ -25,7 +25,7 @@ ${facts([
   ['Hash of the file', html`<code class="hash">${hash}</code>`],
 ])}
 <h2>Secrets</h2>
-<p>These come from the environment or from the data directory, and are never shown: ${secretNames.map((name, index) => html`${index > 0 && ', '}<code>${name}</code>`)}.</p>
+<p>These come from the environment or from the data directory, and are never shown: <code>RELAYER_KEYS</code>, <code>DESK_KEY</code>, <code>CHALLENGE_SECRETS</code>, <code>RECEIPT_KEY</code>, <code>ADMIN_TOKEN</code>.</p>
 <h2>Networks</h2>
 ${networks.map(
   (network) => html`<details><summary>${network.name} (${network.id})</summary>
@@ -74,14 +74,6 @@ ${table(
   'No webhooks are configured.',
 )}`
 }
-
-const secretNames = [
-  'RELAYER_KEYS',
-  'DESK_KEY',
-  'CHALLENGE_SECRETS',
-  'RECEIPT_KEY',
-  'ADMIN_TOKEN',
-] as const
 
 function lines(parts: readonly Html[]): Html {
   return html`${parts.map((part, index) => html`${index > 0 && html`<br>`}${part}`)}`

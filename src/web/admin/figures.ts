@@ -6,24 +6,17 @@ import type { Sources } from './sources'
 const waitMs = 1_500
 export const periods = [1, 7, 30] as const
 
-export type Period = { days: number; report: Report }
-
-export type Figures = {
-  /** Days that are added up; fewer than there are while they are read for the first time. */
-  days: number
-  isWhole: boolean
-  periods: readonly Period[]
-}
+export type Figures = Awaited<ReturnType<typeof readFigures>>
 
 type Reads = Pick<Sources, 'recent' | 'assets' | 'flushRequests'>
 
 /** The figures of today, 7 and 30 days; those of `turnpike sales`. */
-export async function readFigures(sources: Reads): Promise<Figures> {
+export async function readFigures(sources: Reads) {
   const { found, isWhole } = await readDays(sources)
-  const reports: Period[] = []
-  for (const days of periods)
-    reports.push({ days, report: await reportOf(sources, found, 'day', days) })
-  return { days: found.days.length, isWhole, periods: reports }
+  const reports: Report[] = []
+  for (const days of periods) reports.push(await reportOf(sources, found, 'day', days))
+  /** `days` that are added up; fewer than there are while they are read for the first time. */
+  return { days: found.days.length, isWhole, reports }
 }
 
 /** One report of the last days. */

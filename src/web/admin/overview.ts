@@ -13,9 +13,8 @@ import type { Context, Sources } from './sources'
 export async function overviewPage(context: Context): Promise<Html> {
   const { config, ...sources } = context
   const figures = await readFigures(sources)
-  const month = figures.periods.at(-1)
-  const sum =
-    month === undefined ? { payments: 0, undelivered: 0, redeemable: 0 } : sumOf(month.report)
+  const month = figures.reports.at(-1)
+  const sum = month === undefined ? { payments: 0, undelivered: 0, redeemable: 0 } : sumOf(month)
   const missing = await missingOf(sources, sum)
   const attention = await attentionOf(context, missing)
   const now = sources.now()
@@ -52,10 +51,10 @@ async function missingOf({ ledger, now }: Sources, sum: Missing): Promise<Missin
 
 function numbers(
   config: Config,
-  { periods: [today] }: Figures,
+  { reports: [today] }: Figures,
   { networks, undelivered }: { networks: readonly Details[]; undelivered: number },
 ): Html {
-  const sum = today && sumOf(today.report)
+  const sum = today && sumOf(today)
   const networkOf = (id: string | undefined) => config.networks.find((each) => each.id === id)
   const least = leastGas(networks.filter(({ network }) => networkOf(network)?.testnet !== true))
   const name = networkOf(least?.network)?.name
@@ -116,9 +115,9 @@ function firstSale({ service, merchants }: Config): Html {
   return html`<p class="empty">No sale in the last 30 days. <strong>First step:</strong> buy something yourself, in a browser from <a href="/">the shop</a>, or with <code>turnpike pay ${service.baseUrl}${path}</code>.</p>`
 }
 
-function chart({ periods: all }: Figures, now: number): Html {
+function chart({ reports }: Figures, now: number): Html {
   const byDay = new Map<string, bigint>()
-  for (const { day = '', class: of, usd: value } of all.at(-1)?.report.lines ?? [])
+  for (const { day = '', class: of, usd: value } of reports.at(-1)?.lines ?? [])
     if (of === 'sale') byDay.set(day, (byDay.get(day) ?? 0n) + (value.revenue ?? 0n))
   const values = Array.from({ length: 30 }, (_, index) => {
     const name = new Date(now - (29 - index) * dayMs).toISOString().slice(0, 10)
@@ -135,11 +134,11 @@ ${table('Revenue by day', values.toReversed(), [
 
 const names = ['Today', '7 days', '30 days'] as const
 
-function periodTable({ periods: all }: Figures): Html {
-  const sums = all.map(({ report }) => sumOf(report))
-  const requests = all.map(({ report }) => requestsOf(report))
+function periodTable({ reports }: Figures): Html {
+  const sums = reports.map(sumOf)
+  const requests = reports.map(requestsOf)
   const worth = (name: Parameters<typeof worthOf>[1]) =>
-    all.map(({ report }) => usd(worthOf(report.totals as readonly Line[], name)))
+    reports.map(({ totals }) => usd(worthOf(totals as readonly Line[], name)))
   const rows: readonly (readonly [name: string, ofPeriods: readonly Cell[]])[] = [
     ['Revenue', sums.map(({ revenue }) => usd(revenue))],
     ['Swapped for stock', sums.map(({ swapped }) => usd(swapped))],

@@ -36,20 +36,20 @@ export function createAdmin(config: Config, options: SignInOptions & { sources: 
   const missing = (reader: Reader, path: AdminPath | undefined) =>
     page(reader, { title: 'Not found', path, main: missingText(path) }, { status: 404 })
 
+  const signInPage = (main: Html, more: Parameters<typeof sendAdminPage>[3]) =>
+    page(undefined, { title: 'Sign in', path: undefined, main }, more)
   /** The form for the token, for everyone who is not signed in. */
   const form = (request: Request, { status = 200, fault }: Partial<Refused> = {}) => {
     const unsafe = access.transport(request)
     const isForm = unsafe === undefined && status === 403
-    const main = signInForm({ fault, unsafe, isForm })
-    return page(undefined, { title: 'Sign in', path: undefined, main }, { status })
+    return signInPage(signInForm({ fault, unsafe, isForm }), { status })
   }
   /** Answers with what only an operator may read. */
   const guarded = async (request: Request, answer: (reader: SignedIn) => Answer) => {
     const isProgram = access.bearer(request)
     if (isProgram === false) {
-      const main = signInForm({ fault: 'This token is wrong.' })
       const headers = { 'www-authenticate': 'Bearer realm="admin"' }
-      return page(undefined, { title: 'Sign in', path: undefined, main }, { status: 401, headers })
+      return signInPage(signInForm({ fault: 'This token is wrong.' }), { status: 401, headers })
     }
     const reader = isProgram === true ? 'program' : access.sessionOf(request)
     if (reader !== undefined) return answer(reader)

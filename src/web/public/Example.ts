@@ -113,19 +113,18 @@ function exampleOf({ schema, example }: Param): unknown {
   return sampleOf(schema)
 }
 
-function bodyOf({ body: schema }: Route): string {
-  const properties = isObject(schema?.properties) ? schema.properties : {}
-  const entries = Object.entries(properties).flatMap(([name, inner]) => {
-    if (!isObject(inner)) return []
-    const isRequired = Array.isArray(schema?.required) && schema.required.includes(name)
-    const hasExample = inner.example !== undefined || Array.isArray(inner.examples)
-    return isRequired || hasExample ? [[name, sampleOf(inner)]] : []
-  })
-  return JSON.stringify(Object.fromEntries(entries))
+function bodyOf({ body: schema = {} }: Route): string {
+  const required = Array.isArray(schema.required) ? schema.required : []
+  const members = membersOf(
+    schema,
+    (name, { example, examples }) =>
+      required.includes(name) || example !== undefined || Array.isArray(examples),
+  )
+  return JSON.stringify(members ?? {})
 }
 
 /** An example value from a schema. */
-function sampleOf(schema: Readonly<Record<string, unknown>>): unknown {
+function sampleOf(schema: Schema): unknown {
   const { examples: list, example, minimum } = schema
   if (example !== undefined) return example
   for (const values of [list, schema.enum])
@@ -154,15 +153,21 @@ export function answerOf({ answer }: Route): string | undefined {
   return value === undefined ? undefined : JSON.stringify(value, undefined, 2)
 }
 
-function membersOf({ properties }: Readonly<Record<string, unknown>>): unknown {
+type Schema = Readonly<Record<string, unknown>>
+
+/** Example values of the members of an object; undefined where its schema has none. */
+function membersOf(
+  { properties }: Schema,
+  isShown: (name: string, schema: Schema) => boolean = () => true,
+): unknown {
   if (!isObject(properties)) return undefined
   const entries = Object.entries(properties).flatMap(([name, inner]) =>
-    isObject(inner) ? [[name, sampleOf(inner)]] : [],
+    isObject(inner) && isShown(name, inner) ? [[name, sampleOf(inner)]] : [],
   )
   return Object.fromEntries(entries)
 }
 
-function isObject(value: unknown): value is Readonly<Record<string, unknown>> {
+function isObject(value: unknown): value is Schema {
   return typeof value === 'object' && value !== null && !Array.isArray(value)
 }
 

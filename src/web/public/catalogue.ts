@@ -47,18 +47,12 @@ export function createCataloguePage(config: Config): (live: Live, query: Query) 
     return html`${isSearch ? undefined : hero(config, live, sample)}
 <section aria-labelledby="merchants">
 <div class="heading">${isSearch ? html`<h1 id="merchants">Found for <q>${text.trim()}</q></h1>` : html`<h2 id="merchants">Merchants</h2>`}
-<p class="count" role="status">${countOf({ found: found.length, all: entries.length, merchants: groups.length, isSearch })}</p>
+<p class="count" role="status">${isSearch ? found.length : Parts.count(groups.length, 'merchant')}${isSearch ? ' of' : ','} ${Parts.count(entries.length, 'route')}</p>
 ${entries.length > searchAboveRoutes && searchForm(text)}</div>
 ${groups.length === 0 ? nothing(text) : html`<ul class="cards">${shown.map(cardOf)}</ul>`}
 ${Parts.pager('Further merchants', { current, pages }, linkTo)}
 </section>`
   }
-}
-
-function countOf(counts: { found: number; all: number; merchants: number; isSearch: boolean }) {
-  const { found, all, merchants, isSearch } = counts
-  if (!isSearch) return `${Parts.count(merchants, 'merchant')}, ${Parts.count(all, 'route')}`
-  return `${found} of ${Parts.count(all, 'route')}`
 }
 
 function nothing(text: string): Html {

@@ -42,15 +42,9 @@ export function readQuery(query: URLSearchParams): Query {
   }
 }
 
-export type MerchantPageOptions = {
-  config: Config
-  /** The name of the MCP tool of a route. */
-  toolOf(route: Route): string | undefined
-}
-
 /** The page of a merchant: its routes, and one of them with all that is needed to buy it. */
 export function merchantPage(
-  { config, toolOf }: MerchantPageOptions,
+  { config, toolOf }: { config: Config; toolOf(route: Route): string | undefined },
   live: Live,
   merchant: Merchant,
   query: Query,
