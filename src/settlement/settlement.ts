@@ -13,7 +13,7 @@ import { createJobRunner } from './send/jobs'
 import type { Outcome } from './send/Outcome'
 import * as Payments from './send/payment'
 import { pump } from './send/queue'
-import { type Background, createContext, type SettlementOptions, start } from './start'
+import { type Background, createContext, type SettlementOptions, startBackground } from './start'
 import { createAvailability } from './state/availability'
 import { type Context, chainOf, type PaymentRequest } from './state/state'
 import { within } from './state/wait'
@@ -30,8 +30,8 @@ export async function createSettlement(options: SettlementOptions) {
   const controller = new AbortController()
   const context = await createContext(options, controller.signal)
   const reportOverdue = Charges.createOverdue(context)
-  const background = start(context, options.checkMs ?? 15_000, async (isStart) =>
-    reportOverdue(await Charges.resume(context, isStart)),
+  const background = startBackground(context, options.checkMs ?? 15_000, async (isStart) =>
+    reportOverdue(await Charges.resumeCharges(context, isStart)),
   )
   return {
     ...createPayments(context),
@@ -107,7 +107,7 @@ function createPayments(context: Context) {
       { waitMs, requestId }: { waitMs: number; requestId?: string },
     ): Promise<Outcome> {
       const sent = context.progress.isStopping ? undefined : transfer
-      return Payments.resume(context, payment, { transfer: sent, requestId, waitMs })
+      return Payments.resumePayment(context, payment, { transfer: sent, requestId, waitMs })
     },
     /**
      * Calls back with the id after a change of a payment's state (confirmed, reverted, expired, back

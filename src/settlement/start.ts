@@ -136,20 +136,20 @@ function paymentId(now: number, random: (length: number) => Uint8Array): string 
 }
 
 /** Checks that run beside the payments. */
-export type Background = ReturnType<typeof start>
+export type Background = ReturnType<typeof startBackground>
 
 /**
  * Checks every network at once and then at intervals, `checkMs` apart. Each check also resumes what is
  * unfinished and not running. `resumeCharges`: continues the charges that no request is working on.
  */
-export function start(
+export function startBackground(
   context: Context,
   checkMs: number,
   resumeCharges: (isStart: boolean) => Promise<void>,
 ) {
   const { signal } = context.progress
   const chains = [...context.chains.values()]
-  const first = chains.map((chain) => checkHealth(context, chain))
+  const first = chains.map((chain) => checkAndPump(context, chain))
   const ready = Promise.all(first).then(() => undefined)
   // Before this process has accounts no network is ready, and checks would repeat in haste.
   const looked = Promise.withResolvers<void>()
@@ -172,10 +172,11 @@ export function start(
     for (;;) {
       await chain.heads.waitFork(checkAfterMs(chain, checkMs), signal)
       if (signal.aborted) return
-      await checkHealth(context, chain)
+      await checkAndPump(context, chain)
       try {
         const isKeeper = keeps(context, chain)
-        const isReorganised = chain.health.ready && isKeeper && (await Reorg.check(context, chain))
+        const isReorganised =
+          chain.health.ready && isKeeper && (await Reorg.checkReorg(context, chain))
         if (signal.aborted) return
         if (index === 0 || isReorganised) await sweep()
         if (chain.health.ready && isRecovered && isKeeper) await restore(context, chain)
@@ -204,9 +205,9 @@ export function start(
     /** Resumes what an earlier process left; resolves when everything was checked once. */
     async recover(): Promise<void> {
       await ready
-      await Lanes.start(context, onTaken).finally(looked.resolve)
+      await Lanes.startLanes(context, onTaken).finally(looked.resolve)
       isRecovered = true
-      await Promise.all(chains.map((chain) => checkReorg(context, chain)))
+      await Promise.all(chains.map((chain) => recheckBlocks(context, chain)))
       await Promise.all([Recover.recover(context), resumeCharges(true)])
     },
     /** Resolves after the signal, when no check is running. */
@@ -215,8 +216,8 @@ export function start(
 }
 
 /** Checks the network, then assigns waiting payments to the relayers. Never rejects. */
-async function checkHealth(context: Context, chain: ChainState): Promise<void> {
-  await Health.check(context, chain)
+async function checkAndPump(context: Context, chain: ChainState): Promise<void> {
+  await Health.checkHealth(context, chain)
   pump(context, chain)
 }
 
@@ -234,10 +235,10 @@ export function checkAfterMs(
 /**
  * A reorganisation may have removed a confirmed payment while the program was off. Never rejects.
  */
-async function checkReorg(context: Context, chain: ChainState): Promise<void> {
+async function recheckBlocks(context: Context, chain: ChainState): Promise<void> {
   if (!chain.health.ready || !keeps(context, chain)) return
   try {
-    await Reorg.check(context, chain)
+    await Reorg.checkReorg(context, chain)
   } catch (error) {
     context.log('settlement-fault', { network: chain.network.id, error })
   }

@@ -49,7 +49,7 @@ async function sweepWith(state: string | undefined, payment?: string) {
     payers: createPayers(() => 0),
     credit,
   }
-  await Charges.resume(context as unknown as Context, false)
+  await Charges.resumeCharges(context as unknown as Context, false)
   return ceilings.has('pay_1')
 }
 
@@ -245,7 +245,7 @@ test('error: a read that fails after a charge was started is logged, and rejects
     log: (event: string) => void logged.push(event),
   }
   // What it starts rejects, which would end the process.
-  await Charges.resume(context as unknown as Context, false)
+  await Charges.resumeCharges(context as unknown as Context, false)
   await until(() => logged.length === 1)
   expect(logged).toEqual(['settlement-fault'])
 })

@@ -9,8 +9,6 @@ import { type ChainState, type Context, chainOf, type Relayer } from '../state/s
 import { aggregate, isUsed, type NodeState, nonceCall, uintOf } from './simulate'
 
 /** What products read from the chains. */
-export type ChainReads = ReturnType<typeof createChainReads>
-
 export function createChainReads(context: Pick<Context, 'chains'>) {
   return {
     /**

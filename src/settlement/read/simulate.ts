@@ -47,7 +47,7 @@ export type Simulation =
   | Refusals.PaymentRefusal
 
 /** What is simulated: a signed transfer and its settling call. */
-export type Candidate = Pick<QueuedPayment, 'transfer' | 'code' | 'signer' | 'call'> & {
+type Candidate = Pick<QueuedPayment, 'transfer' | 'code' | 'signer' | 'call'> & {
   request?: Pick<Requested, 'verified'>
 }
 
@@ -152,12 +152,12 @@ export async function verify(
   transfer: Transfer.Transfer,
   given: Asset['eip712'] | undefined,
 ): Promise<{ ok: true } | Refusals.PaymentRefusal> {
-  const checked = await check(context, transfer, given)
+  const checked = await checkTransfer(context, transfer, given)
   return 'kind' in checked ? checked : { ok: true }
 }
 
 /** Like `verify`, and also resolves with what the simulation showed. */
-export async function check(
+export async function checkTransfer(
   context: Context,
   transfer: Transfer.Transfer,
   given?: Asset['eip712'],

@@ -7,7 +7,7 @@ import * as Receipt from '../../chain/receipt'
 import * as Token from '../../chain/token'
 import * as Permit from '../../protocol/Permit'
 import type { Transfer } from '../../protocol/Transfer'
-import { aggregate, check, isUsed, nonceCall, uintOf } from '../read/simulate'
+import { aggregate, checkTransfer, isUsed, nonceCall, uintOf } from '../read/simulate'
 import * as Gas from '../state/gas-budget'
 import type { ChainState, Conclusion, Context } from '../state/state'
 
@@ -212,12 +212,12 @@ export async function mayPass(
   for (const { call } of chain.client.others()) {
     const other = { ...chain, client: { ...chain.client, call } }
     const chains = new Map([[chain.network.id, other]])
-    const checked = await check({ ...context, chains }, transfer)
+    const checked = await checkTransfer({ ...context, chains }, transfer)
     if (!('kind' in checked)) return true
     if (checked.kind !== 'unavailable') break
   }
   await chain.heads.wait(2 * chain.head.blockTimeMs, context.progress.signal)
-  const checked = await check(context, transfer)
+  const checked = await checkTransfer(context, transfer)
   return !('kind' in checked) || checked.kind === 'unavailable'
 }
 

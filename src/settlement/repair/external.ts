@@ -29,7 +29,7 @@ const clockToleranceMs = 5_000
 const aheadMaxMs = 60_000
 
 /** The range and the node of a search. */
-export type Search = {
+type Search = {
   /** Undefined: the newest blocks, the last one first. */
   fromBlock?: bigint | undefined
   /**

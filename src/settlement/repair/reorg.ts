@@ -8,7 +8,7 @@ import { type ChainState, type Context, storeInclusion } from '../state/state'
  * What a reorganisation removed goes back to `sent` and `broadcast`, to be driven again with the
  * same bytes. Deliveries stay. True when something went back. Throws RpcFault or RpcError.
  */
-export function check(context: Context, chain: ChainState): Promise<boolean> {
+export function checkReorg(context: Context, chain: ChainState): Promise<boolean> {
   // The check of a start may meet the first one of the intervals, and both would report the same.
   return chain.watch.turn(() => compare(context, chain))
 }
@@ -26,8 +26,11 @@ async function compare(context: Context, chain: ChainState): Promise<boolean> {
       const state = await readState(chain, row, canonical)
       isClear &&= state !== 'unclear'
       if (state !== 'gone') {
+        // Nothing else is signed at its nonce. After a start the count of a node that lost the block is
+        // lower, and what is confirmed there would stay confirmed without a transaction.
+        const relayer = chain.relayers.find(({ address }) => address === row.relayer)
+        if (relayer?.next !== undefined) relayer.next = Math.max(relayer.next, row.nonce + 1)
         // Account nonces are included in order, so those below are included as well.
-        keepNonce(chain, row)
         break
       }
       await reopen(context, chain, row)
@@ -48,16 +51,6 @@ async function compare(context: Context, chain: ChainState): Promise<boolean> {
 export function lowestOf({ head, network }: Pick<ChainState, 'head' | 'network'>): bigint {
   const depth = BigInt(network.reorgDepth)
   return head.number > depth ? head.number - depth : 0n
-}
-
-/**
- * Signs nothing else at the nonce of a recorded inclusion. After a start the count of a node that
- * lost the block is lower, and what is confirmed there would stay confirmed without a transaction.
- */
-function keepNonce({ relayers }: ChainState, row: Included): void {
-  const relayer = relayers.find(({ address }) => address === row.relayer)
-  if (!relayer) return
-  if (relayer.next !== undefined) relayer.next = Math.max(relayer.next, row.nonce + 1)
 }
 
 /** Rows of one relayer, newest nonce first; each external transaction alone. */

@@ -47,15 +47,6 @@ export type DeliverOnConfirm = {
   isStarted: boolean
 }
 
-/** The result of the last stage for a payment that was sent. */
-export type Ending =
-  | Outcome
-  /**
-   * Send it alone. Another payment of its batch, or another program with the relayer's key, may
-   * have caused the failure.
-   */
-  | { kind: 'resend'; member: Underway }
-
 /** x402 reason codes of the `exact` scheme that settlement itself can find. */
 export type Reason =
   | 'invalid_exact_evm_signature'

@@ -11,7 +11,7 @@ import { within } from '../state/wait'
 import { cancellation, type Payload, sign, synchronize, withoutGas } from './relayer'
 
 /** How an account nonce ends. */
-export type End =
+type End =
   | { kind: 'included'; receipt: Receipt.Receipt }
   /** The chain has another transaction at this nonce: none of ours can be included. */
   | { kind: 'consumed' }

@@ -16,8 +16,6 @@ import { openMax, pausedBy } from './relayer'
 import { writeAndSendJob } from './transaction'
 
 /** Transactions of our own that carry no payment. */
-export type Jobs = ReturnType<typeof createJobRunner>
-
 export function createJobRunner(context: Context) {
   return {
     /**
@@ -94,7 +92,7 @@ function begin(
   }
   const timer = setTimeout(onTime, waitMs)
   chain.queue.jobs.push(waiting)
-  void dispatch(context, chain)
+  void dispatchJobs(context, chain)
   return promise
 }
 
@@ -102,7 +100,7 @@ function begin(
  * Sends the jobs that wait for room in a relayer, oldest first. Runs one dispatch of a network at a
  * time, so that one id makes one transaction for any number of callers. Never rejects.
  */
-export function dispatch(context: Context, chain: ChainState): Promise<void> {
+export function dispatchJobs(context: Context, chain: ChainState): Promise<void> {
   const { queue } = chain
   queue.isJobsDue = true
   if (queue.jobs.length > 0) queue.dispatching ??= offerAll(context, chain)

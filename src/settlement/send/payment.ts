@@ -334,11 +334,11 @@ export async function joinKnown(
     fingerprint === purpose.fingerprint &&
     credentialHash === purpose.credentialHash
   if (!isSame) return Refusals.refuseUsed(known.transfer)
-  return resume(context, known, { transfer: known.transfer, requestId, waitMs })
+  return resumePayment(context, known, { transfer: known.transfer, requestId, waitMs })
 }
 
 /** Waits for the running settlement, or sends a reverted payment again. */
-export async function resume(
+export async function resumePayment(
   context: Context,
   { id }: Payment,
   {

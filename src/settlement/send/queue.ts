@@ -17,9 +17,9 @@ import {
   type QueuedPayment,
   type Relayer,
 } from '../state/state'
-import { dispatch as dispatchJobs } from './jobs'
+import { dispatchJobs } from './jobs'
 import { canGive, facilitatorMax, isReady, openMax, pausedBy } from './relayer'
-import { prepare, writeAndSend } from './transaction'
+import { signDraft, writeAndSend } from './transaction'
 
 /*
  * Which payments go together to which relayer, and which of them its simulation accepts. Relayers settle our
@@ -312,7 +312,7 @@ async function sendTogether(
     // name the relayer: these are prepared at the same time.
     const [lone] = queued.length === 1 ? batch : []
     const isDrafted = lone !== undefined && lone.transfer.upto === undefined
-    const draft = isDrafted ? prepare(context, chain, relayer, lone) : undefined
+    const draft = isDrafted ? signDraft(context, chain, relayer, lone) : undefined
     // Read the code again: a payer can delegate to code at any time (EIP-7702).
     const payers = new Set(batch.map(({ transfer }) => transfer.payer))
     const reading = batch.length > 1 ? findEoas(chain.client, [...payers]) : undefined

@@ -39,7 +39,7 @@ import { cancellation, type Payload, pausedBy, sign, synchronize } from './relay
  */
 
 /** Payments that share a transaction, and the relayer that sends it. */
-export type Batch = {
+type Batch = {
   relayer: Relayer
   members: readonly QueuedPayment[]
   /** The newest block at the start of their simulation. */
@@ -52,7 +52,7 @@ export type Batch = {
  * Signs the transaction of a lone payment before its simulation ends; undefined where that saves
  * nothing. The draft is discarded if the simulation fails.
  */
-export function prepare(
+export function signDraft(
   { now }: Context,
   chain: ChainState,
   relayer: Relayer,

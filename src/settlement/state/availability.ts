@@ -12,7 +12,7 @@ import type { Sources } from './metrics'
 import * as Funding from './relayer-funds'
 import { type ChainState, type Context, chainOf, type Relayer } from './state'
 
-export type Status = {
+type Status = {
   network: Network.Id
   ready: boolean
   reason?: string | undefined

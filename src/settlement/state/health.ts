@@ -25,7 +25,7 @@ const otherMs = 2_000
  * Checks whether the network can settle, reads each relayer's account, and stores the results in
  * `chain.health` and the relayers. Reasons name hosts and addresses only. Never rejects.
  */
-export async function check(context: Context, chain: ChainState): Promise<void> {
+export async function checkHealth(context: Context, chain: ChainState): Promise<void> {
   const { health } = chain
   const before = reasonsOf(chain)
   let reason: string | undefined

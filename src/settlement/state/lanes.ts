@@ -10,7 +10,7 @@ import { within } from './wait'
  * Takes the accounts of the networks that no other process has, now and later. Resolves after the
  * first look. With one process nothing is to be taken. `onTaken`: an account was taken.
  */
-export async function start(context: Context, onTaken: () => void): Promise<void> {
+export async function startLanes(context: Context, onTaken: () => void): Promise<void> {
   const lanes = [...context.chains.values()].flatMap(({ network, relayers }): Lane[] => [
     { network: network.id, relayer: undefined },
     ...relayers.map(({ address }) => ({ network: network.id, relayer: address })),

@@ -22,7 +22,7 @@ type Gauge = { set(value: number, labels?: Labels): void }
 type Paid = Pick<Payment, 'transfer' | 'purpose'>
 
 /** `failed`: by the payer's doing. `lost`: its time ended before it was settled. */
-export type ChargeOutcome = 'metered' | 'void' | 'failed' | 'lost'
+type ChargeOutcome = 'metered' | 'void' | 'failed' | 'lost'
 
 /**
  * Values that are read when the metrics are rendered; from memory, except gas, which takes one

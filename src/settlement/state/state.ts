@@ -53,7 +53,7 @@ export type Context = Readonly<{
 }>
 
 /** Work that is running. The promises never reject. */
-export type Progress = {
+type Progress = {
   /** Payments that are being driven, by id. */
   running: Map<string, Promise<Outcome>>
   /** Authorizations whose charge is being settled, by id. */
@@ -142,7 +142,7 @@ export type ChainState = {
 }
 
 /** Abilities of the nodes of a network, as far as observed. */
-export type Abilities = {
+type Abilities = {
   /** Blocks that a node searches at once for logs, where it limits them; by host. */
   logSpans: Map<string, bigint>
   /** True until a node reports that it has no eth_sendRawTransactionSync (EIP-7966). */
@@ -268,7 +268,7 @@ export function isForged(signer: Signer): boolean {
  * What a simulation that passed showed of a payer without code, and when (unix ms). The amounts are
  * only used with what was reserved since: other payments of the payer are subtracted from them.
  */
-export type Verified = {
+type Verified = {
   balanceAtomic: bigint
   allowanceAtomic: bigint | undefined
   at: number
@@ -419,7 +419,7 @@ export type WaitingJob = {
  * Where transactions were included. Only a cache: the database has what must be checked, and
  * missing entries are read again.
  */
-export type Watch = {
+type Watch = {
   /** One check of the blocks at a time. */
   turn: Turn
   seen: Map<Hex, WatchedInclusion>
@@ -432,7 +432,7 @@ export type Watch = {
 }
 
 /** Where one transaction was included. */
-export type WatchedInclusion = {
+type WatchedInclusion = {
   blockNumber: bigint
   /** Undefined while the chain's answer is not understood. */
   blockHash: Hex | undefined

@@ -5,7 +5,7 @@ import { chainNow } from '../../chain/clock'
 import { isContract } from '../../chain/multicall'
 import { checkWindow, type Transfer } from '../../protocol/Transfer'
 import * as Refusals from '../read/refusals'
-import { type Checked, check, checkSignature } from '../read/simulate'
+import { type Checked, checkSignature, checkTransfer } from '../read/simulate'
 import { type Outcome, RowsRefusedError } from '../send/Outcome'
 import { isReady, pausedBy } from '../send/relayer'
 import * as Gas from '../state/gas-budget'
@@ -175,7 +175,7 @@ export async function writeCeiling(
 export type VoidOptions = { id: string; receivedAt: number }
 
 /** `void`: written, and the money is used permanently. A refusal: nothing was written. */
-export type Voided = { kind: 'void' } | Refusals.PaymentRefusal
+type Voided = { kind: 'void' } | Refusals.PaymentRefusal
 
 /**
  * Writes a signed ceiling (`amountAtomic`, with `upto`) as void, in one commit. The chain would still
@@ -219,7 +219,7 @@ async function checkSigned(
     ? await checkSignature(chain, transfer, context.now())
     : undefined
   const isRefused = signed !== undefined && signed.kind !== 'signed'
-  const checked = isRefused ? signed : await check(context, transfer)
+  const checked = isRefused ? signed : await checkTransfer(context, transfer)
   if ('kind' in checked && checked.kind === 'refused' && Refusals.isUnsigned(checked)) {
     signers.suspend()
   }

@@ -174,7 +174,7 @@ async function drive(
     }
     const settle = () => Payments.settle(context, request, attemptMs)
     let outcome = known
-      ? await Payments.resume(context, known, { transfer, requestId, waitMs: attemptMs })
+      ? await Payments.resumePayment(context, known, { transfer, requestId, waitMs: attemptMs })
       : await settle()
     // A node that is behind may have refused it. While nodes disagree, it is settled later.
     if (isDoubtful(outcome, authorization) && (await mayPass(context, chain, transfer))) {
@@ -277,7 +277,7 @@ async function endOthers(context: Context): Promise<void> {
  * settled. `isStart`: also reports what no relayer can settle now. Resolves with all that were open,
  * when each was started.
  */
-export async function resume(
+export async function resumeCharges(
   context: Context,
   isStart: boolean,
 ): Promise<readonly Authorization[]> {
