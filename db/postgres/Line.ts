@@ -71,19 +71,14 @@ export async function connect(options: LineOptions): Promise<Line> {
   return lineOf(client, end, answerMs)
 }
 
-type End = {
-  now(error: Error): void
-  error(): Error | undefined
-  /** Calls `fail` at the end, unless the returned function is called before. */
-  onEnd(fail: (error: Error) => void): () => void
-}
+type End = ReturnType<typeof endOf>
 
 /** Ends a connection once, at its first fault. */
-function endOf(client: Client, onEnd: LineOptions['onEnd']): End {
+function endOf(client: Client, onEnd: LineOptions['onEnd']) {
   let error: Error | undefined
   const waiting = new Set<(error: Error) => void>()
   return {
-    now(cause) {
+    now(cause: Error): void {
       if (error !== undefined) return
       error = cause
       client.connection.stream.destroy()
@@ -91,7 +86,8 @@ function endOf(client: Client, onEnd: LineOptions['onEnd']): End {
       onEnd(cause)
     },
     error: () => error,
-    onEnd(fail) {
+    /** Calls `fail` at the end, unless the returned function is called before. */
+    onEnd(fail: (error: Error) => void): () => void {
       if (error !== undefined) fail(error)
       waiting.add(fail)
       return () => void waiting.delete(fail)

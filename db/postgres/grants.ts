@@ -1,19 +1,10 @@
-import type { Address } from 'viem'
-import type * as Network from '../../src/protocol/Network'
 import type { GrantLedger } from '../GrantLedger'
 import { grants, grantTopUps } from '../schema'
-import { decoderOf } from '../select'
+import { decoderOf, rowsOf } from '../select'
 import type { Parts } from './parts'
-import type { Json } from './rows'
+import { selectsOf } from './reader'
 
-const decodeGrant = decoderOf(grants)
-const decodeTopUp = decoderOf(grantTopUps)
-
-type Selected = { row: Json }
-
-const ofAddress = 'WHERE network = $1 AND lower(address) = lower($2)'
-const grantOf = `SELECT to_jsonb(grants) AS row FROM grants ${ofAddress}`
-const topUpOf = `SELECT to_jsonb(grant_top_ups) AS row FROM grant_top_ups ${ofAddress}`
+const ofAddress = 'WHERE network = $network AND lower(address) = lower($address)'
 /** Sums of a day, kept by each grant. A day without them is summed from its rows. */
 const tally = `SELECT grants, wei::text FROM grant_days WHERE network = $1 AND day_from = $2`
 const sums = `SELECT count(*) AS grants, coalesce(sum(amount_wei::numeric + fee_wei::numeric), 0)::text AS wei
@@ -25,17 +16,12 @@ const sums = `SELECT count(*) AS grants, coalesce(sum(amount_wei::numeric + fee_
 
 /** Grants and top-ups. Rows are only added; only their gas cost changes. */
 export function createGrants({ commits, reader }: Pick<Parts, 'commits' | 'reader'>): GrantLedger {
-  const one = (text: string, network: Network.Id, address: Address) =>
-    reader.one<Selected>(text, [network, address])
+  const selects = selectsOf(reader)
+  const grantOf = rowsOf(selects, grants, decoderOf(grants)).one(ofAddress)
+  const topUpOf = rowsOf(selects, grantTopUps, decoderOf(grantTopUps)).one(ofAddress)
   return {
-    async find(network, address) {
-      const found = await one(grantOf, network, address)
-      return found && decodeGrant(found.row)
-    },
-    async findTopUp(network, address) {
-      const found = await one(topUpOf, network, address)
-      return found && decodeTopUp(found.row)
-    },
+    find: (network, address) => grantOf({ network, address }),
+    findTopUp: (network, address) => topUpOf({ network, address }),
     setFee: ({ network, address, isTopUp }, feeWei) =>
       commits.add({
         call: 'set_grant_fee',

@@ -1,10 +1,9 @@
 import type { MerchantRow, OfferLedger } from '../Ledger'
 import { merchants, offers } from '../schema'
-import { decoderOf } from '../select'
+import { decoderOf, rowsOf } from '../select'
 import type { Parts } from './parts'
-import { type Json, toJson } from './rows'
-
-const decodeOffer = decoderOf(offers)
+import { selectsOf } from './reader'
+import { toJson } from './rows'
 
 /** Retired offers, and the mirror of the configuration. */
 export function createOffers(
@@ -13,10 +12,7 @@ export function createOffers(
 ): OfferLedger {
   return {
     merchants: () => reader.all<MerchantRow>('SELECT slug, title, hash, json FROM merchants'),
-    async retired() {
-      const rows = await reader.all<{ row: Json }>('SELECT to_jsonb(offers) AS row FROM offers')
-      return rows.map(({ row }) => decodeOffer(row))
-    },
+    retired: rowsOf(selectsOf(reader), offers, decoderOf(offers)).all(''),
     replace: ({ merchants: rows, ended, keptFrom, now }) =>
       commits.add({
         call: 'replace_offers',

@@ -15,14 +15,7 @@ export type GasSum = { wei: bigint; wastedWei: bigint }
 /** A sum that a commit of this gateway has made. */
 type NewSum = { network: Network.Id; product: GasProduct; day: string; sum: GasSum }
 
-/** The totals in memory, which other gateways change in the database. */
-export type Gas = {
-  totals: GasTotals
-  /** Takes over what a commit has returned. */
-  note(added: NewSum): void
-  /** Ends the timer. */
-  close(): void
-}
+export type Gas = Awaited<ReturnType<typeof startGas>>
 
 const readSums = `SELECT network, product, day, wei::text AS wei, wasted_wei::text AS wasted
   FROM gas_spent WHERE day = ANY($1::text[])`
@@ -30,8 +23,9 @@ const readSums = `SELECT network, product, day, wei::text AS wei, wasted_wei::te
 type SumRow = { network: Network.Id; product: GasProduct; day: string; wei: string; wasted: string }
 
 /** Loads the totals of this day and the one before, and reads them again once a second. */
-export async function startGas(reader: Pick<Reader, 'all'>, now: () => number): Promise<Gas> {
+export async function startGas(reader: Pick<Reader, 'all'>, now: () => number) {
   let sums = new Map<string, GasSum>()
+  /** Takes over what a commit has returned. */
   const note = ({ network, product, day, sum }: NewSum) => {
     const key = keyOf(network, product, day)
     const known = sums.get(key)
@@ -52,14 +46,11 @@ export async function startGas(reader: Pick<Reader, 'all'>, now: () => number): 
   const close = repeat(refreshMs, load)
   const sumOn = (network: Network.Id, product: GasProduct, at: number) =>
     sums.get(keyOf(network, product, dayOf(at)))
-  return {
-    totals: {
-      spentOn: (network, product, at) => sumOn(network, product, at)?.wei ?? 0n,
-      wastedOn: (network, product, at) => sumOn(network, product, at)?.wastedWei ?? 0n,
-    },
-    note,
-    close,
+  const totals: GasTotals = {
+    spentOn: (network, product, at) => sumOn(network, product, at)?.wei ?? 0n,
+    wastedOn: (network, product, at) => sumOn(network, product, at)?.wastedWei ?? 0n,
   }
+  return { totals, note, close }
 }
 
 /** UTC day: `2026-11-20`. */
@@ -82,17 +73,11 @@ const rowsMax = 10_000
 const readFailures = `SELECT key, full_at AS at FROM payer_failures WHERE full_at > $1
   ORDER BY full_at DESC LIMIT ${rowsMax}`
 
-type Failures = {
-  ledger: FailureLedger
-  /** Ends the timer. */
-  close(): void
-}
-
 /** Reads the failures that all gateways have recorded, and reads them again once a second. */
 export async function startFailures(
   { commits, reader }: Pick<Parts, 'commits' | 'reader'>,
   now: () => number,
-): Promise<Failures> {
+) {
   const fullAt = new Map<string, number>()
   // A read that began before a commit must not undo it, and what has expired is of no use.
   const note = (key: string, at: number) => void fullAt.set(key, Math.max(fullAt.get(key) ?? 0, at))
@@ -103,20 +88,18 @@ export async function startFailures(
   }
   await load()
   const close = repeat(refreshMs, load)
-  return {
-    ledger: {
-      fullAt: (key) => fullAt.get(key.toLowerCase()) ?? 0,
-      async add(failures, windowMs) {
-        const rows = failures.map(({ key, ms }) => ({ key: key.toLowerCase(), ms: Math.ceil(ms) }))
-        const sums = await commits.addSoon({
-          call: 'add_failures',
-          input: { failures: rows, window: windowMs, apart: apartMs, at: now() },
-          key: `failures:${rows[0]?.key}`,
-          read: (value) => value as Record<string, number>,
-        })
-        for (const [key, at] of Object.entries(sums)) note(key, at)
-      },
+  const ledger: FailureLedger = {
+    fullAt: (key) => fullAt.get(key.toLowerCase()) ?? 0,
+    async add(failures, windowMs) {
+      const rows = failures.map(({ key, ms }) => ({ key: key.toLowerCase(), ms: Math.ceil(ms) }))
+      const sums = await commits.addSoon({
+        call: 'add_failures',
+        input: { failures: rows, window: windowMs, apart: apartMs, at: now() },
+        key: `failures:${rows[0]?.key}`,
+        read: (value) => value as Record<string, number>,
+      })
+      for (const [key, at] of Object.entries(sums)) note(key, at)
     },
-    close,
   }
+  return { ledger, close }
 }

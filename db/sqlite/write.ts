@@ -61,24 +61,7 @@ function codeOf(error: unknown): unknown {
   return error instanceof Error && 'code' in error ? error.code : undefined
 }
 
-/** Shares commits, because every commit costs a flush of the disk. */
-export type Group = {
-  /**
-   * Runs `change` together with those of the same turn of the event loop. Resolves with its result
-   * once that is on the disk. Rejects with what it threw, which affects no other change. It may run
-   * twice, so it must do nothing but SQLite.
-   */
-  add<T>(change: Change<T>): Promise<T>
-  /**
-   * The same for changes that can be restored otherwise. They survive a killed process, but for up
-   * to 100 ms a power loss may undo them. That saves the wait for the disk.
-   */
-  addSoon<T>(change: Change<T>): Promise<T>
-  /** Commits the waiting changes. */
-  flush(): void
-  /** Commits so far. */
-  commits(): number
-}
+export type Group = ReturnType<typeof createGroup>
 
 type Change<T> = () => T extends PromiseLike<unknown> ? never : T
 
@@ -93,7 +76,8 @@ type End = { entry: Entry; value: unknown } | { entry: Entry; error: unknown }
 /** Longest time (ms) that a commit of `addSoon` is only in the system's memory. */
 const soonMs = 100
 
-export function createGroup(db: Db): Group {
+/** Shares commits, because every commit costs a flush of the disk. */
+export function createGroup(db: Db) {
   let waiting: Entry[] = []
   let commits = 0
   let isSyncing = false
@@ -125,9 +109,20 @@ export function createGroup(db: Db): Group {
       waiting.push({ run: change, mayWait, resolve: resolve as Entry['resolve'], reject })
     })
   return {
-    add: (change) => enter(change, false),
-    addSoon: (change) => enter(change, true),
+    /**
+     * Runs `change` together with those of the same turn of the event loop. Resolves with its result
+     * once that is on the disk. Rejects with what it threw, which affects no other change. It may run
+     * twice, so it must do nothing but SQLite.
+     */
+    add: <T>(change: Change<T>) => enter(change, false),
+    /**
+     * The same for changes that can be restored otherwise. They survive a killed process, but for up
+     * to 100 ms a power loss may undo them. That saves the wait for the disk.
+     */
+    addSoon: <T>(change: Change<T>) => enter(change, true),
+    /** Commits the waiting changes. */
     flush,
+    /** Commits so far. */
     commits: () => commits,
   }
 }
