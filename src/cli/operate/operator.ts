@@ -59,11 +59,8 @@ async function backUp(dataDir: string, size: number, at: number): ReturnType<Ope
     stdout: 'pipe',
     stderr: 'pipe',
   })
-  const [out, problems, code] = await Promise.all([
-    child.stdout.text(),
-    child.stderr.text(),
-    child.exited,
-  ])
+  const [out, problems] = await Promise.all([child.stdout.text(), child.stderr.text()])
+  const code = await child.exited
   const text = (code === 0 ? out : problems || out).trim()
   return { ok: code === 0, text: text.replace(/^turnpike: /, 'There is no backup: ') }
 }

@@ -34,7 +34,7 @@ export async function demo({ once = false, config, env }: Run<'demo'>): Promise<
       file: config ?? 'merchants.toml',
       port,
       exchange: true,
-      log: createLog({ pretty: true, ...(write === undefined ? {} : { write }) }),
+      log: createLog({ pretty: true, ...(write && { write }) }),
       progress: (step) => print(`started ${step}`),
     })
     if (!once) {
@@ -42,10 +42,8 @@ export async function demo({ once = false, config, env }: Run<'demo'>): Promise<
       await interrupted
       return 0
     }
-    const bought = await Promise.race([
-      buyWithEveryClient(world, `http://localhost:${port}`, print),
-      interrupted,
-    ])
+    const buying = buyWithEveryClient(world, `http://localhost:${port}`, print)
+    const bought = await Promise.race([buying, interrupted])
     if (bought !== true) print(logged.join('\n'))
     return bought === true ? 0 : 1
   } catch (error) {
@@ -93,10 +91,8 @@ function assertFree(port: number): void {
 
 function interruption(): Promise<void> {
   return new Promise((done) => {
-    for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) {
-      // Not `once`: a second Ctrl-C during the stop would end this process before the chains.
-      process.on(signal, () => done())
-    }
+    // Not `once`: a second Ctrl-C during the stop would end this process before the chains.
+    for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP']) process.on(signal, () => done())
   })
 }
 
