@@ -1,7 +1,7 @@
 import { describe, expect, spyOn, test } from 'bun:test'
 import fc from 'fast-check'
+import type { Secret } from '../../src/gateway/redact/redact'
 import { compile, createRedactor, redactHeaders } from '../../src/gateway/redact/redact'
-import type { Secret } from '../../src/gateway/redact/Search'
 import { secretsOf } from '../../src/gateway/redact/secrets'
 import { merchant, route } from '../harness/merchants'
 import { runs } from '../harness/samples'

@@ -1,6 +1,6 @@
 import type { Merchant, Route } from '../../config/Config'
 import { secretWordMin as wordMin } from '../../config/values'
-import type { Secret } from './Search'
+import type { Secret } from './redact'
 
 /** Shorter values would match by chance in answers that do not contain them. */
 const lengthMin = 8
