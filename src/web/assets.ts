@@ -22,7 +22,7 @@ import style from './style.css' with { type: 'text' }
 import * as Theme from './Theme'
 
 /** A file inside the program, under a path that contains the hash of its content. */
-export type Asset = { path: string; body: Packed; contentType: string; hash: string }
+type Asset = { path: string; body: Packed; contentType: string; hash: string }
 
 /** One script; the wallet's script uses its names, too. */
 const page = [elements, outcome, answers, copy, tabs, compose, stocks]

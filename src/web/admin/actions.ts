@@ -1,7 +1,7 @@
 import { Type } from '@sinclair/typebox'
 import { type Html, html } from '../html'
-import type { Reader } from './layout'
-import type { Context, Done } from './sources'
+import type { AdminReader } from './layout'
+import type { AdminContext, Done } from './sources'
 
 /** The form of `POST /admin/actions/{action}`. */
 export const actionFields = Type.Object({
@@ -30,7 +30,7 @@ export type Action = {
 }
 
 /** The action of a name on a subject; undefined when there is none. */
-export function actionOf(context: Context, name: string, subject: string): Action | undefined {
+export function actionOf(context: AdminContext, name: string, subject: string): Action | undefined {
   const { actions } = context
   switch (name as ActionName) {
     case 'pause':
@@ -77,7 +77,7 @@ export function actionOf(context: Context, name: string, subject: string): Actio
 }
 
 function pauseOf(
-  { config: { merchants, networks }, actions }: Context,
+  { config: { merchants, networks }, actions }: AdminContext,
   isPause: boolean,
   subject: string,
 ): Action | undefined {
@@ -103,7 +103,7 @@ function pauseOf(
 }
 
 /** The page on which an action is confirmed. Only a signed-in operator has the form. */
-export function confirmPage(name: string, action: Action, reader: NonNullable<Reader>): Html {
+export function confirmPage(name: string, action: Action, reader: NonNullable<AdminReader>): Html {
   const { title, effect, button, subject, back } = action
   return html`<div class="gate">
 <h1>${title}</h1>

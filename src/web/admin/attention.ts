@@ -6,7 +6,7 @@ import { type Html, html } from '../html'
 import type { Tone } from '../parts'
 import type { Sum } from './figures'
 import { coin, coinAndUsd, duration, percent, qr } from './parts'
-import type { Context } from './sources'
+import type { AdminContext } from './sources'
 
 type Priced = Pick<NetworkConfig, 'name' | 'ethPriceUsd'>
 
@@ -36,7 +36,7 @@ const pendingMaxMs = 10 * 60_000
 export type Missing = Pick<Sum, 'undelivered' | 'redeemable'>
 
 /** Everything that needs attention, the most urgent first. */
-export async function attentionOf(context: Context, missing: Missing): Promise<Attention[]> {
+export async function attentionOf(context: AdminContext, missing: Missing): Promise<Attention[]> {
   const { config, ...sources } = context
   const networks = sources.networks()
   const of = (id: string) =>

@@ -1,12 +1,12 @@
 import { type Html, html } from '../html'
 import { facts, table } from './parts'
-import type { Context } from './sources'
+import type { AdminContext } from './sources'
 
 /**
  * The configuration in force. Nothing that may come from the environment is shown by its value:
  * headers and secrets by their names, upstreams and nodes by their hosts.
  */
-export function configurationPage({ config, actions, file }: Context): Html {
+export function configurationPage({ config, actions, file }: AdminContext): Html {
   const { service, networks, merchants, facilitator, stock, webhooks, hash } = config
   return html`<h1>Configuration</h1>
 ${

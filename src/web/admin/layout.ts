@@ -16,7 +16,7 @@ const pages = [
   { path: '/admin/configuration', text: 'Configuration' },
 ] as const
 
-export type Page = {
+export type AdminPage = {
   /** Comes before the service's title. */
   title: string
   /** The page of the navigation that it belongs to. */
@@ -27,7 +27,7 @@ export type Page = {
 /**
  * The reader of a page: a browser with a session, a program with the token, or an unknown client.
  */
-export type Reader = Session | 'program' | undefined
+export type AdminReader = Session | 'program' | undefined
 
 /** The title of a page of the navigation. */
 export function titleOf(wanted: AdminPath): string {
@@ -35,7 +35,11 @@ export function titleOf(wanted: AdminPath): string {
 }
 
 /** A whole HTML document. It has no script. */
-function layout({ service }: Config, reader: Reader, { title, path, main }: Page): string {
+function layout(
+  { service }: Config,
+  reader: AdminReader,
+  { title, path, main }: AdminPage,
+): string {
   const { icon, admin } = assetsOf(service)
   const session = reader === 'program' ? undefined : reader
   return htmlDocument(
@@ -89,8 +93,8 @@ export const adminHeaders = {
 
 export function sendAdminPage(
   config: Config,
-  reader: Reader,
-  page: Page,
+  reader: AdminReader,
+  page: AdminPage,
   {
     status = 200,
     headers = {},

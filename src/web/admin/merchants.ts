@@ -3,10 +3,10 @@ import { type Html, html } from '../html'
 import { badge, type Tone } from '../parts'
 import { readReport } from './figures'
 import { figure, percent, table, usd } from './parts'
-import type { Context, MerchantState } from './sources'
+import type { AdminContext, MerchantState } from './sources'
 
 /** Merchants with their state, prices and figures. */
-export async function merchantsPage({ config, ...sources }: Context): Promise<Html> {
+export async function merchantsPage({ config, ...sources }: AdminContext): Promise<Html> {
   const pauses = await sources.ledger.pauses()
   const { report, isWhole } = await readReport(sources, 'merchant', 30)
   const rows = sources.merchants().map((state) => {

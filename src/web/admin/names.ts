@@ -3,7 +3,7 @@ import type { AssetRow } from '../../../db/sales'
 import { type Html, html } from '../html'
 import { badge, type Tone } from '../parts'
 import { amount } from './parts'
-import type { Context } from './sources'
+import type { AdminContext } from './sources'
 
 /** Names of networks and assets, of this and of earlier configurations. */
 export type Names = Awaited<ReturnType<typeof readNames>>
@@ -11,7 +11,7 @@ export type Names = Awaited<ReturnType<typeof readNames>>
 type AssetOf = { network: string; asset: string }
 
 /** Reads the assets of earlier configurations, too. */
-export async function readNames({ config: { networks }, ...sources }: Context) {
+export async function readNames({ config: { networks }, ...sources }: AdminContext) {
   const assets = await sources.assets()
   const asset = ({
     network,

@@ -8,10 +8,10 @@ import { badge } from '../parts'
 import { purposeOf } from './names'
 import { salesText } from './overview'
 import { amount, coinAndUsd, duration, facts, gwei, percent, short, table, time } from './parts'
-import type { Context } from './sources'
+import type { AdminContext } from './sources'
 
 /** Networks with their relayers, fees, budgets, and open transactions. */
-export async function networksPage({ config, ...sources }: Context): Promise<Html> {
+export async function networksPage({ config, ...sources }: AdminContext): Promise<Html> {
   const pauses = await sources.ledger.pauses()
   const pending = await sources.pending()
   const now = sources.now()
@@ -151,7 +151,7 @@ function budgets(network: NetworkConfig, { gas }: Details): Html {
 }
 
 /** The settlements of the facilitator for other servers. */
-export async function facilitatorPage({ config, ...sources }: Context): Promise<Html> {
+export async function facilitatorPage({ config, ...sources }: AdminContext): Promise<Html> {
   const to = sources.now()
   const from = to - (to % hourMs) - (24 * 7 - 1) * hourMs
   const sums = new Map<

@@ -5,7 +5,7 @@ import { type Html, html } from '../html'
 import { badge, type Tone } from '../parts'
 import { type Names, readNames } from './names'
 import { coin, facts, short, table, time } from './parts'
-import type { Context } from './sources'
+import type { AdminContext } from './sources'
 
 const pageLength = 50
 
@@ -21,7 +21,7 @@ const tones: Readonly<Record<Order['state'], Tone>> = {
 }
 
 /** Orders of the stock desk: those that wait for the operator, then the newest. */
-export async function ordersPage(context: Context, params: URLSearchParams): Promise<Html> {
+export async function ordersPage(context: AdminContext, params: URLSearchParams): Promise<Html> {
   const { config, ledger } = context
   const held = await context.heldOrders()
   if (held === undefined)
@@ -84,7 +84,7 @@ function paidOf({ network, totalAtomic }: Order, { networks }: Config, names: Na
 const whatGrantsAre = html`<p>A grant is coin for gas (ETH) that this service gives to a buyer that has none. The buyer needs it once, to allow payments in a token; after that each payment is a signature.</p>`
 
 /** Native coin that was given for approves of Permit2. */
-export async function grantsPage({ config, ...sources }: Context): Promise<Html> {
+export async function grantsPage({ config, ...sources }: AdminContext): Promise<Html> {
   const sponsored = config.networks.filter(({ sponsor }) => sponsor !== undefined)
   if (sponsored.length === 0)
     return html`<h1>Grants</h1><p class="empty">Nothing to do here: no network gives grants. If you want to give them, add a <code>[networks."ID".sponsor]</code> block for a network to the file and restart.</p>

@@ -7,10 +7,10 @@ import { badge } from '../parts'
 import { type Attention, attentionOf, type Missing } from './attention'
 import { type Figures, periods, readFigures, requestsOf, sumOf, worthOf } from './figures'
 import { bars, type Cell, type Column, figure, percent, table, usd } from './parts'
-import type { Context, Sources } from './sources'
+import type { AdminContext, Sources } from './sources'
 
 /** The first page for an operator: numbers, what needs attention, then the last days. */
-export async function overviewPage(context: Context): Promise<Html> {
+export async function overviewPage(context: AdminContext): Promise<Html> {
   const { config, ...sources } = context
   const figures = await readFigures(sources)
   const month = figures.reports.at(-1)

@@ -14,12 +14,12 @@ import { type Html, html } from '../html'
 import { adminHeaders } from './layout'
 import { type Names, outcomeBadge, outcomeWord, purposeOf, readNames } from './names'
 import { duration, short, table, time } from './parts'
-import type { Context, Sources } from './sources'
+import type { AdminContext, Sources } from './sources'
 
 const pageLength = 50
 const csvMax = 1_000
 
-export async function paymentsPage(context: Context, params: URLSearchParams): Promise<Html> {
+export async function paymentsPage(context: AdminContext, params: URLSearchParams): Promise<Html> {
   const { search, fault } = readSearch(params)
   const names = await readNames(context)
   const found: Found =
@@ -118,7 +118,10 @@ const csv: readonly Csv[] = [
 ]
 
 /** The lines of a search as CSV (RFC 4180); no cell is a formula. */
-export async function paymentsCsv(context: Context, params: URLSearchParams): Promise<Response> {
+export async function paymentsCsv(
+  context: AdminContext,
+  params: URLSearchParams,
+): Promise<Response> {
   const { search, fault } = readSearch(params)
   const names = await readNames(context)
   const { lines } =

@@ -44,7 +44,7 @@ export const signOutFields = Type.Object({
 })
 
 /** Why a request is refused, with the status of the answer. */
-export type Refused = { status: number; fault: string }
+export type RefusedForm = { status: number; fault: string }
 
 /** A form of a signed-in operator. */
 export type Sent = { form: URLSearchParams; session: Session }
@@ -71,7 +71,7 @@ export function createSignIn(service: Service, options: SignInOptions) {
     log('admin-refused', { client, reason: 'wrong-token' })
     return false
   }
-  const refuse = (request: Request, reason: string, fault: string): Refused => {
+  const refuse = (request: Request, reason: string, fault: string): RefusedForm => {
     log('admin-refused', { client: keyOf(request), reason })
     return { status: 403, fault }
   }
@@ -93,7 +93,7 @@ export function createSignIn(service: Service, options: SignInOptions) {
       return isRight
     },
     /** Signs in by the form, or says why not. */
-    async signIn(request: Request): Promise<Response | Refused> {
+    async signIn(request: Request): Promise<Response | RefusedForm> {
       take(request, 'form', formsPerMinute)
       const unsafe = transport(request)
       if (unsafe !== undefined) return refuse(request, 'no-tls', unsafe)
@@ -111,7 +111,7 @@ export function createSignIn(service: Service, options: SignInOptions) {
      * The form of a signed-in operator, or why it is refused: `undefined` without a session. Nothing
      * is changed by a request that another site could cause.
      */
-    async form(request: Request): Promise<Sent | Refused | undefined> {
+    async form(request: Request): Promise<Sent | RefusedForm | undefined> {
       take(request, 'form', formsPerMinute)
       const strange = guard.origin(request)
       if (strange !== undefined) return refuse(request, 'origin', strange)

@@ -39,7 +39,7 @@ export type Sources = {
 }
 
 /** What a page is made from. */
-export type Context = Sources & { config: Config }
+export type AdminContext = Sources & { config: Config }
 
 export type MerchantState = {
   merchant: Merchant

@@ -5,7 +5,14 @@ import * as Schema from '../../protocol/Schema'
 import { type Html, html } from '../html'
 import { actionFields, actionOf, confirmPage } from './actions'
 import { configurationPage } from './configuration'
-import { type AdminPath, type Page, type Reader, redirect, sendAdminPage, titleOf } from './layout'
+import {
+  type AdminPage,
+  type AdminPath,
+  type AdminReader,
+  redirect,
+  sendAdminPage,
+  titleOf,
+} from './layout'
 import { merchantsPage } from './merchants'
 import { facilitatorPage, networksPage } from './networks'
 import { grantsPage, ordersPage } from './orders'
@@ -13,16 +20,16 @@ import { overviewPage } from './overview'
 import { paymentsCsv, paymentsPage } from './payments'
 import {
   createSignIn,
-  type Refused,
+  type RefusedForm,
   type Sent,
   type SignInOptions,
   signInForm,
   signOutFields,
 } from './sign-in'
-import type { Context, Sources } from './sources'
+import type { AdminContext, Sources } from './sources'
 import { storyPage } from './story'
 
-type SignedIn = NonNullable<Reader>
+type SignedIn = NonNullable<AdminReader>
 type Answer = Response | Promise<Response>
 type Main = Html | undefined | Promise<Html | undefined>
 
@@ -31,15 +38,15 @@ export function createAdmin(config: Config, options: SignInOptions & { sources: 
   const { log } = options
   const context = { ...options.sources, config }
   const access = createSignIn(config.service, options)
-  const page = (reader: Reader, one: Page, more?: Parameters<typeof sendAdminPage>[3]) =>
+  const page = (reader: AdminReader, one: AdminPage, more?: Parameters<typeof sendAdminPage>[3]) =>
     sendAdminPage(config, reader, one, more)
-  const missing = (reader: Reader, path: AdminPath | undefined) =>
+  const missing = (reader: AdminReader, path: AdminPath | undefined) =>
     page(reader, { title: 'Not found', path, main: missingText(path) }, { status: 404 })
 
   const signInPage = (main: Html, more: Parameters<typeof sendAdminPage>[3]) =>
     page(undefined, { title: 'Sign in', path: undefined, main }, more)
   /** The form for the token, for everyone who is not signed in. */
-  const form = (request: Request, { status = 200, fault }: Partial<Refused> = {}) => {
+  const form = (request: Request, { status = 200, fault }: Partial<RefusedForm> = {}) => {
     const unsafe = access.transport(request)
     const isForm = unsafe === undefined && status === 403
     return signInPage(signInForm({ fault, unsafe, isForm }), { status })
@@ -68,7 +75,10 @@ export function createAdmin(config: Config, options: SignInOptions & { sources: 
       return main === undefined ? missing(reader, path) : page(reader, { title, path, main })
     })
   const shown =
-    (path: AdminPath, main: (context: Context, params: URLSearchParams) => Html | Promise<Html>) =>
+    (
+      path: AdminPath,
+      main: (context: AdminContext, params: URLSearchParams) => Html | Promise<Html>,
+    ) =>
     (request: Request) =>
       show(request, path, titleOf(path), () => main(context, paramsOf(request)))
 

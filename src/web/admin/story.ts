@@ -9,10 +9,10 @@ import { type Html, html } from '../html'
 import { badge, type Tone } from '../parts'
 import { type Names, readNames } from './names'
 import { coin, duration, facts, gwei, table, time } from './parts'
-import type { Context } from './sources'
+import type { AdminContext } from './sources'
 
 /** All that the ledger has of one payment; undefined when there is none of this id. */
-export async function storyPage(context: Context, id: string): Promise<Html | undefined> {
+export async function storyPage(context: AdminContext, id: string): Promise<Html | undefined> {
   const { config, ledger } = context
   const story = /^pay_[0-9a-f]{1,40}$/.test(id) ? await ledger.story(id) : undefined
   if (story === undefined) return undefined

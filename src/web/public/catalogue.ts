@@ -12,7 +12,7 @@ export type Live = {
   healthOf(merchant: Merchant): Parts.Health
 }
 
-export type Query = { text: string; page: number }
+type Query = { text: string; page: number }
 
 /** Merchants on one page. A larger catalogue has several pages. */
 const pageLength = 30

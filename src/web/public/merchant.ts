@@ -11,7 +11,7 @@ import { commandTabs, walletPanel } from './panel'
 import * as Search from './Search'
 
 /** The choices and the values of a visitor of a merchant's page. */
-export type Query = {
+type Query = {
   /** Path of a route below the merchant. */
   route: string | undefined
   text: string

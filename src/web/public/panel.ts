@@ -5,7 +5,7 @@ import { command, dollars } from '../parts'
 import type { Command } from './Commands'
 
 /** A request that can be paid from the page, and what it costs on each network. */
-export type Purchase = {
+type Purchase = {
   method: string
   /** Path and query. */
   target: string
@@ -20,7 +20,7 @@ const settled =
   'You sign a transfer in your wallet. When it is settled, the answer appears here with a receipt.'
 
 /** Without an amount it depends on what the user enters. */
-export type PageOffer = { network: NetworkConfig; amountAtomic?: bigint | undefined }
+type PageOffer = { network: NetworkConfig; amountAtomic?: bigint | undefined }
 
 /**
  * The panel that `wallet.js` fills. The answer comes above the buttons, which then buy it once more. The
