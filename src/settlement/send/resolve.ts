@@ -218,7 +218,7 @@ type Others =
 
 /**
  * Calls every other URL before a payment ends. The one in use may hide a receipt, because its index
- * lags or because it is malicious. Never rejects.
+ * lags or because it is malicious. Rejects only when the ledger cannot be read.
  */
 async function askOthers(context: Context, chain: ChainState, payment: Payment): Promise<Others> {
   const fromBlock = await searchedFrom(context, payment)
