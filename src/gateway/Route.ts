@@ -1,4 +1,5 @@
 import type { Merchant, Route } from '../config/Config'
+import { ipVersion } from '../net/runtime'
 import { fromPercent } from './Fold'
 import * as Query from './Query'
 import * as Territory from './Territory'
@@ -7,8 +8,10 @@ import * as Territory from './Territory'
 export type Target = {
   /** Scheme, host and port of the upstream. */
   origin: string
-  /** Host name without brackets or port: the name to resolve, and the TLS server name. */
+  /** Host name without brackets or port: the name to resolve. */
   hostname: string
+  /** The TLS server name; undefined for an address. */
+  serverName: string | undefined
   /** Value of the Host header. */
   host: string
   /** Upstream path before and after the tail; `bare` is the whole path without a tail. */
@@ -210,9 +213,11 @@ function targetOf(
     suffix: after === '' ? '' : normal(`/${after}`).slice(1),
     bare: normal(bare),
   }
+  const hostname = base.hostname.replace(/^\[|\]$/g, '')
   return {
     ...place,
-    hostname: base.hostname.replace(/^\[|\]$/g, ''),
+    hostname,
+    serverName: ipVersion(hostname) === 0 ? hostname : undefined,
     host: base.host,
     territory: Territory.add(origins, { merchant, route }, place),
     defaults:

@@ -3,7 +3,6 @@ import { createReader, type Reader } from '../../meter/Reader'
 import { type Environment, proxyFor } from '../../net/environment-proxy'
 import * as Ip from '../../net/Ip'
 import { createResolver, type Resolve, type Resolver } from '../../net/resolve'
-import { ipVersion } from '../../net/runtime'
 import {
   type ExchangeWatch,
   errorCodeOf,
@@ -264,7 +263,7 @@ export function prepare(upstream: Upstream, input: UpstreamRequest): Prepared {
     // Bun's limit of five minutes would cut slow streams, so our own timer applies.
     timeout: false,
     tls: {
-      ...(ipVersion(target.hostname) === 0 ? { serverName: target.hostname } : {}),
+      ...(target.serverName === undefined ? {} : { serverName: target.serverName }),
       ...(ca === undefined ? {} : { ca }),
     },
   }
