@@ -15,7 +15,7 @@ import { createGrants } from './grants'
 import type { Lines } from './line-pool'
 import { createOffers } from './offers'
 import { createOrders } from './orders'
-import { createPaymentReads, createReader, selectsOf } from './reader'
+import { createReader, createSharedPaymentReads, selectsOf } from './reader'
 import { createSales } from './sales'
 import { createSettling, type SettlingParts } from './settling'
 import { startFailures, startGas } from './sums'
@@ -58,7 +58,7 @@ export async function createLedger(options: LedgerOptions): Promise<OpenLedger> 
   const gas = await startGas(reader, now)
   const parts = { commits, reader, changes: changes.listener, gateway }
   const failures = await startFailures(parts, now)
-  const payments = createPaymentReads(reader)
+  const payments = createSharedPaymentReads(reader)
   const authorizations = createAuthorizations(parts)
   const orders = createOrders(parts)
   const upkeep = [startPruning({ lines, commits }, gateway), startStatistics({ lines, commits })]

@@ -1,5 +1,5 @@
 import { postgres as dialect } from '../dialect'
-import { createPaymentReads as createReads, type PaymentReads } from '../payment-reads'
+import { createPaymentReads, type PaymentReads } from '../payment-reads'
 import { toPayment } from '../rows'
 import type { Selects } from '../select'
 import type { Query } from './Line'
@@ -114,8 +114,8 @@ const byMoneys = `SELECT found.row
   ) AS found ON true
   ORDER BY asked.place`
 
-export function createPaymentReads(reader: Reader): PaymentReads {
-  const reads = createReads(selectsOf(reader))
+export function createSharedPaymentReads(reader: Reader): PaymentReads {
+  const reads = createPaymentReads(selectsOf(reader))
   const find = async (moneys: readonly Parameters<PaymentReads['find']>[0][]) => {
     const [first] = moneys
     // A payment by itself waits for it: it costs half of the statement for many.

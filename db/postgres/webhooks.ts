@@ -40,7 +40,7 @@ export function createWebhooks({ commits, reader, outbox, isSender }: Options): 
 /** The subscriptions of this process, and what writes their messages in commits. */
 type Outbox = Subscribers & Messages
 
-/** Twin: db/sqlite/outbox.ts. */
+/** Twin: db/sqlite/webhooks.ts. */
 export function createOutbox(): Outbox {
   const subscribers = createSubscribers()
   return {

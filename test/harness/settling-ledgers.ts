@@ -7,7 +7,7 @@ import { PostgresError } from '../../db/postgres/errors'
 import type { Fences } from '../../db/postgres/fences'
 import { installFunctions, searchFunctions } from '../../db/postgres/functions'
 import { type Lines, openLines } from '../../db/postgres/line-pool'
-import { createPaymentReads, createReader, selectsOf } from '../../db/postgres/reader'
+import { createReader, createSharedPaymentReads, selectsOf } from '../../db/postgres/reader'
 import { createSettling } from '../../db/postgres/settling'
 import { startGas } from '../../db/postgres/sums'
 import { createLedger } from '../../db/sqlite/ledger'
@@ -110,7 +110,7 @@ export async function openGateway(
   const changes = { payment: () => undefined, job: () => undefined }
   const parts = { commits, reader, changes, gateway }
   const ledger: Settling = {
-    payments: createPaymentReads(reader),
+    payments: createSharedPaymentReads(reader),
     transactions: createTransactionReads(selectsOf(reader)),
     jobs: createJobReads(selectsOf(reader)),
     settling: createSettling({

@@ -1,4 +1,4 @@
--- Authorizations of the scheme upto. Twins: db/sqlite/authorizations.ts, and `settle` of
+-- Authorizations of the scheme upto. Twins: db/sqlite/authorizations.ts, and `settledBy` of
 -- db/sqlite/settling.ts.
 
 -- What a payer has signed of one asset and not paid: ceilings, and payments under way. A charge that

@@ -1,4 +1,4 @@
--- The delivery of payments. Twin: `changeDelivery` of db/sqlite/payments.ts. `by` is the gateway that
+-- The delivery of payments. Twin: `createDeliveryStatements` of db/sqlite/payments.ts. `by` is the gateway that
 -- delivers, or null: then no other gateway's delivery is taken or ended. Changes of the same kind share
 -- a call; `value` has a member for each id that was changed.
 
