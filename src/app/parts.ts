@@ -208,7 +208,8 @@ async function startSales(base: Base, { settlement, sponsoring, relayers, waitMs
     },
     heldMaxBytes: bufferedMaxBytes,
     settleWaitMs: waitMs,
-    symbolOf: (id) => current.config.networks.find((each) => each.id === id)?.asset.symbol,
+    symbolOf: (named) =>
+      current.config.networks.find(({ id: network }) => network === named)?.asset.symbol,
   })
   /** Answers what a payment has cost. */
   const lookup = createLookup(terms)

@@ -177,12 +177,14 @@ describe('generated pages', () => {
 
   test('troubleshooting has every reason of a pause, and stocks every reason of an order', async () => {
     const page = (await read('docs/troubleshooting.md')).replaceAll('`', '')
-    const [health, relayer] = await Promise.all(
-      ['state/health', 'send/relayer'].map((name) => read(`src/settlement/${name}.ts`)),
+    const names = ['state/health', 'send/relayer', 'send/broadcast']
+    const [health, ...sends] = await Promise.all(
+      names.map((name) => read(`src/settlement/${name}.ts`)),
     )
+    const sending = sends.join('')
     const texts = [
-      ...`${health}${relayer}`.matchAll(/(?:return|reason =|\?) `([^`]{20,})`/g),
-      ...`${relayer}`.matchAll(/(?:reason: |\? )'([a-z][^']* [^']*)'/g),
+      ...`${health}${sending}`.matchAll(/(?:return|reason =|\?) `([^`]{20,})`/g),
+      ...sending.matchAll(/(?:reason: |\? )'([a-z][^']* [^']*)'/g),
     ].map(([, text = '']) => text)
     expect(texts.length).toBeGreaterThan(8)
     // The parts between the values that differ.
