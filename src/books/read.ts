@@ -91,7 +91,7 @@ export function createRecent(options: RecentOptions) {
   let progress: RecentDays | undefined
   let last: Promise<unknown> = Promise.resolve()
 
-  const hourOf = async (from: number, to: number): Promise<SalesOfSpan> => {
+  const readHour = async (from: number, to: number): Promise<SalesOfSpan> => {
     const known = kept.hour(from)
     if (known !== undefined) return known
     const before = kept.changes()
@@ -102,12 +102,12 @@ export function createRecent(options: RecentOptions) {
     if (isOver && isSame && span.rows.every(isFinal)) kept.addHour(from, { span, readAt })
     return span
   }
-  const dayOf = async (from: number, to: number): Promise<readonly SalesOfSpan[]> => {
+  const readDay = async (from: number, to: number): Promise<readonly SalesOfSpan[]> => {
     const known = kept.day(from)
     if (known !== undefined) return [known]
     const spans: SalesOfSpan[] = []
     for (let hour = from; hour < Math.min(to, from + dayMs); hour += hourMs)
-      spans.push(await hourOf(hour, to))
+      spans.push(await readHour(hour, to))
     const whole = kept.joinHours(from)
     return whole === undefined ? spans : [whole]
   }
@@ -121,7 +121,7 @@ export function createRecent(options: RecentOptions) {
     for (let index = 0; index < count; index++) {
       const from = today - index * dayMs
       if (from + dayMs <= first) break
-      found.push({ from, spans: await dayOf(from, to) })
+      found.push({ from, spans: await readDay(from, to) })
     }
     return progress
   }
@@ -257,7 +257,7 @@ export async function reportOf(
   const today = to - (to % dayMs)
   const books = Books.create(by, await sales.assets())
   for (const { from, spans } of days.slice(0, count)) {
-    for (const span of spans) books.add(new Date(from).toISOString().slice(0, 10), span)
+    for (const span of spans) books.add(dayOf(from), span)
     await new Promise((resolve) => setImmediate(resolve))
   }
   return books.report({ from: today - (count - 1) * dayMs, to })

@@ -33,7 +33,8 @@ type SettleOptions = VerificationOptions & {
 }
 
 /**
- * Settlements in progress. They outlive a reload, which creates a new settler beside the old one.
+ * Settlements in progress. They outlive a reload, which creates another facilitator beside the
+ * old one.
  */
 export type SettleRuns = {
   /** By the key of the money. */

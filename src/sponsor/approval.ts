@@ -151,7 +151,7 @@ async function examine(
 async function judge(
   { settlement, ledger }: Context,
   { payer }: Transfer,
-  // The row of a payer that was sponsored before.
+  // `row`: of a payer that was sponsored before.
   asked: { network: Sponsored; approve: Transaction.Parsed; row: GrantRow | undefined },
 ): Promise<Plan | ApprovalRefusal> {
   const { network, approve, row } = asked

@@ -163,9 +163,9 @@ function readDecimal(text: string, decimals: number): bigint | undefined {
 }
 
 /**
- * Why an address cannot receive shares: it is one of the service, or of a contract that would keep them.
- * Undefined when it can. SwapRouter02 takes the recipients 1 and
- * 2 for the caller and itself, and precompiles live below 2^16.
+ * Why an address cannot receive shares: it is one of the service, or of a contract that would keep
+ * them. Undefined when it can. SwapRouter02 takes the recipients 1 and 2 for the caller and itself,
+ * and precompiles live below 2^16.
  */
 export function refusalOf(
   recipient: Address,

@@ -253,12 +253,13 @@ export function createDriver(options: DriverOptions) {
     } catch (error) {
       if (!isStopping) log('order-fault', { error })
     }
-    search = undefined
   }
 
   /** One search at a time: a ledger may answer after the next one is due. */
   function startSweep(): void {
-    search ??= sweep()
+    search ??= sweep().finally(() => {
+      search = undefined
+    })
   }
 
   return {

@@ -27,7 +27,7 @@ type Serving = {
   addressOf: (request: Request) => string | undefined
 }
 
-/** Routes that are free, so limited for each address: `GET /api/stock/list` and `GET /api/stock/quote`. */
+/** Free routes, so limited for each address: `GET /api/stock/list` and `GET /api/stock/quote`. */
 export function createMarketHandlers(
   options: Serving &
     Pick<OpenMarket, 'market' | 'asset'> & {

@@ -357,7 +357,10 @@ async function paymentOf({ settlement }: DeskContext, id: string): Promise<Payme
 /** A move, of the order and at the time that `move` adds. */
 type Change<Move = OrderMove> = Move extends OrderMove ? Omit<Move, 'id' | 'at'> : never
 
-/** Makes one move of an order. One that another change preceded is tried again later, to avoid a tight loop. */
+/**
+ * Makes one move of an order. One that another change preceded is tried again later, to avoid a
+ * tight loop.
+ */
 async function move(context: DeskContext, { id }: Order, change: Change): Promise<Next> {
   const moved = await context.orders.move({ ...change, id, at: context.now() })
   if (moved === undefined) return 'later'
@@ -369,7 +372,7 @@ function hold(context: DeskContext, order: Order, reason: HeldReason): Promise<N
   return move(context, order, { kind: 'hold', reason })
 }
 
-/** After the write of a job: its order was moved with it. Throws when the order could not be moved. */
+/** After the write of a job, which moved its order. Throws when the order could not be moved. */
 async function notifyWritten(
   context: DeskContext,
   id: string,

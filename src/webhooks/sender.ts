@@ -125,7 +125,10 @@ export type SenderOptions = Omit<SendingOptions, 'onGone'> & {
   bounds?: Bounds | undefined
 }
 
-/** Sends the messages of the outbox. Endpoints do not wait for each other: each has its own places and its own pauses. */
+/**
+ * Sends the messages of the outbox. Endpoints do not wait for each other: each has its own places
+ * and its own pauses.
+ */
 export function createSender(options: SenderOptions) {
   const { ledger } = options
   const attempts = new AbortController()
@@ -138,7 +141,7 @@ export function createSender(options: SenderOptions) {
       gasPerDay: options.gasPerDay,
     })
   const sending: SendingOptions = { ...options, onGone: subscribe }
-  const pumpAll = () => {
+  const sendAllDue = () => {
     if (!state.isSending) return
     for (const endpoint of endpoints.values()) void sendDue(sending, endpoint, attempts.signal)
   }
@@ -148,7 +151,7 @@ export function createSender(options: SenderOptions) {
     state.isWoken = true
     setImmediate(() => {
       state.isWoken = false
-      pumpAll()
+      sendAllDue()
     })
   })
   const sweep = createSweep(options, () =>
@@ -159,19 +162,19 @@ export function createSender(options: SenderOptions) {
     apply(wanted: readonly Webhook[]): void {
       replace(endpoints, wanted)
       subscribe()
-      pumpAll()
+      sendAllDue()
     },
     /** Begins to send, first what an earlier process left. */
     async recover(): Promise<void> {
       await ledger.prolong([...endpoints.keys()], options.now() + prolongedMs)
       await sweep()
       state.isSending = true
-      pumpAll()
+      sendAllDue()
     },
     /** Begins to send what is due, and sweeps from time to time. */
     async poll(): Promise<void> {
       if (!state.isSending) return
-      pumpAll()
+      sendAllDue()
       await sweep()
     },
     /** Resolves when no attempt is in progress. */

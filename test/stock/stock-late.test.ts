@@ -76,6 +76,27 @@ test('a change while an order is read for its step causes another step', async (
   await driver.stop()
 })
 
+test('error: a look that fails at once does not end the later ones', async () => {
+  const looked = Promise.withResolvers<void>()
+  let looks = 0
+  const driver = createDriver({
+    find: async () => undefined,
+    step: async () => 'wait',
+    isOurs: () => true,
+    toDrive() {
+      if (++looks > 1) looked.resolve()
+      throw new Error('no ledger')
+    },
+    laterMs: forMinutes,
+    sweepMs: 1,
+    log: () => undefined,
+  })
+  driver.start([])
+  await looked.promise
+  expect(looks).toBeGreaterThan(1)
+  await driver.stop()
+})
+
 test('a stop waits for the look that is under way, and nothing is driven after it', async () => {
   const look = Promise.withResolvers<readonly string[]>()
   let reads = 0
