@@ -221,6 +221,23 @@ describe('the figures of the last days', () => {
     expect(await recent.read(30)).not.toEqual(first)
   })
 
+  test('changes are reported once, from before the first read', async () => {
+    const { sales } = adminPages().ledger
+    const calls: string[] = []
+    const watching = {
+      ...sales,
+      firstAt() {
+        calls.push('read')
+        return sales.firstAt()
+      },
+    }
+    const follow = () => void calls.push('follow')
+    const recent = createRecent({ sales: watching, attempts, now: () => now, follow })
+    expect(calls).toEqual([])
+    await Promise.all([recent.read(1), recent.read(1)])
+    expect(calls).toEqual(['follow', 'read', 'read'])
+  })
+
   test('no read is of more than a part of an hour where there are many payments', async () => {
     const busy = adminPages()
     await describeAsset(busy.ledger, now)
