@@ -312,7 +312,7 @@ export function adminSql(dialect: Dialect, { rowsOfPayer, isInRows }: PayerSql) 
 }
 
 /**
- * As in `sales-sql.ts`, without what depends on the time: whether the buyer of an undelivered answer
+ * As in `sales.ts`, without what depends on the time: whether the buyer of an undelivered answer
  * can still fetch it.
  */
 const outcome = `CASE WHEN state IN ('broadcast', 'reverted') THEN 'pending'

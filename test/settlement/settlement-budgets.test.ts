@@ -336,6 +336,19 @@ describe('the budget of a payer', () => {
     expect(failures.waitSeconds(key('0xa'))).toBe(0)
   })
 
+  test('attack: failures that have expired make room before those that still count', () => {
+    let now = 1_000_000
+    const failures = createFailures(() => now)
+    for (let failure = 0; failure < 5; failure++) failures.record(key('0xa'))
+    for (let other = 0; other < 10_000; other++) {
+      failures.record(key(`0x${other}`))
+      now += 45
+    }
+    // Of the five failures 150 s are left.
+    for (let failure = 0; failure < 3; failure++) failures.record(key('0xa'))
+    expect(failures.waitSeconds(key('0xa'))).toBe(30)
+  })
+
   test('payments in progress of a payer with code or with failures are limited', () => {
     const failures = createFailures(() => 5)
     const ends = Array.from({ length: 5 }, () => failures.begin(key('0xa')))

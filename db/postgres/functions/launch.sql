@@ -1,5 +1,5 @@
 -- Writes before bytes are sent, and payments of external settlements. Twins: db/sqlite/settling.ts and
--- the inserts of db/sqlite/payments.ts and jobs.ts.
+-- the inserts of db/sqlite/payments.ts.
 
 -- A payment as a launch gives it. Its text is read in a fraction of the time of a JSON object. The order
 -- is that of the columns in db/schema.ts.

@@ -50,11 +50,14 @@ export type Payer = {
   isNew: boolean
 }
 
-/** The payer that a payment's failure would count against. `contract`: its code is assumed, and not read. */
+/**
+ * The payer that a payment's failure would count against. `code` is `contract` where its code is assumed, and
+ * not read.
+ */
 export async function payerOf(
   { hasPaid }: Pick<PaymentReads, 'hasPaid'>,
   transfer: Transfer,
-  code: AccountCode | 'contract',
+  code: AccountCode,
 ): Promise<Payer> {
   const isNew = isContract(code) && !(await hasPaid(transfer))
   return { address: transfer.payer, code: code === 'contract' ? 'unknown' : code, isNew }
@@ -182,11 +185,13 @@ function createFailureBuckets(now: () => number, shared: FailureLedger) {
     ms,
     /** Adds a failure to buckets of these sizes. It expires after its part of the window. */
     add(failures: readonly { key: string; size: number }[]): void {
-      for (const { key, size } of failures) {
-        const next = now() + Math.min(ms(key) + windowMs / size, windowMs)
-        // Each entry cost a failed transaction, so the gas budget bounds their number, too.
-        keep(fullAt, key, next, payersMax)
-      }
+      const time = now()
+      // What has expired makes room first. Each entry cost a failed transaction, so the gas budget bounds
+      // their number, too.
+      if (fullAt.size + failures.length > payersMax)
+        for (const [key, at] of fullAt) if (at <= time) fullAt.delete(key)
+      for (const { key, size } of failures)
+        keep(fullAt, key, time + Math.min(ms(key) + windowMs / size, windowMs), payersMax)
       const added = failures.map(({ key, size }) => ({ key, ms: windowMs / size }))
       // When the database is away, the failure counts at this process only.
       shared.add(added, windowMs).catch(() => undefined)

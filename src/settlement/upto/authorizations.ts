@@ -121,8 +121,7 @@ const unlimited = 2n ** 256n
  * The facilitator's settlement by a relayer that another process has. Only that relayer may settle what
  * the payer signed, so the ceiling is written with its charge, and the process that has the relayer
  * settles it like the charge of an answer. Checks a charge as `settle` does, writes it as metered, and waits
- * for the process that settles it.
- * `unavailable` after the time: the charge may be settled later.
+ * for that process. `unavailable` after the time: the charge may be settled later.
  */
 async function settleByHolder(
   context: Context,
