@@ -87,11 +87,14 @@ export function createHandlers(config: Config, retired: RetiredOffers, parts: Pa
   }
 }
 
-/** Makes a value at the first call. Every call gets that value. */
-function once<T>(make: () => Promise<T>): () => Promise<T> {
+/** Makes a value at the first call. Every call gets that value; after a failure it is made again. */
+export function once<T>(make: () => Promise<T>): () => Promise<T> {
   let made: Promise<T> | undefined
   return () => {
-    made ??= make()
+    made ??= make().catch((error: unknown) => {
+      made = undefined
+      throw error
+    })
     return made
   }
 }

@@ -38,10 +38,9 @@ export function createRoutes(on: Handlers): Routes {
   const shared = (path: string, methods: Methods) => add(path, byMethod(methods, { isOpen: true }))
   const { documents, market, orders, people, health } = on
 
-  // For sale. These routes make their own problems.
+  // For sale. The gateway makes its own problems, and MCP all but that it cannot be loaded.
   app.all('/m/*', ({ request }) => on.gateway(request), unread)
-  app.all('/mcp', ({ request }) => on.mcp(request), unread)
-  app.all('/mcp/', ({ request }) => on.mcp(request), unread)
+  add('/mcp', on.mcp)
 
   // The x402 facilitator. Its paths have no slash at their end.
   for (const at of on.facilitatorAt) {

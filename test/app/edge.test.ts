@@ -1,8 +1,11 @@
 import { afterAll, describe, expect, test } from 'bun:test'
 import { Elysia } from 'elysia'
 import { startingRoutes } from '../../src/app/base'
+import { once } from '../../src/app/handlers'
+import { createRoutes } from '../../src/app/routes'
 import { account } from '../../src/demo/accounts'
 import { createMiddleware } from '../../src/http/middleware'
+import { handlersWith } from '../harness/api-reference'
 import { ask } from '../harness/buyer'
 import { makeBody } from '../harness/facilitation'
 import { buy, sign } from '../harness/shop'
@@ -377,4 +380,34 @@ test('the first other host is told once, and only where base_url is on this mach
   for (const host of ['shop.example', 'other.example']) ask(local, host)
   ask(entrance('https://shop.example'), 'other.example')
   expect([told, local.otherHost()]).toEqual([['shop.example'], 'shop.example'])
+})
+
+describe('parts that are loaded after the start', () => {
+  test('error: MCP that cannot be loaded is a problem without the reason, which the log has', async () => {
+    const logged: unknown[] = []
+    const log = { child: () => (_: string, fields: unknown) => logged.push(fields) }
+    const mcp = () => Promise.reject(new Error('/opt/turnpike is gone'))
+    const errors = { baseUrl: 'http://localhost', requestId: () => 'id', log }
+    const app = createRoutes(handlersWith({ errors, mcp }))
+    for (const path of ['/mcp', '/mcp/']) {
+      const answer = await app.fetch(new Request(`http://localhost${path}`, { method: 'POST' }))
+      expect(answer.status).toBe(500)
+      const text = await answer.text()
+      expect(text).toContain('"code":"internal-error"')
+      expect(text).not.toContain('turnpike is gone')
+    }
+    expect(logged).toHaveLength(2)
+  })
+
+  test('a part is made once, and again only after a failure', async () => {
+    let makes = 0
+    const part = once(async () => {
+      makes++
+      if (makes === 1) throw new Error('no memory')
+      return makes
+    })
+    const first = [part(), part()]
+    for (const { status } of await Promise.allSettled(first)) expect(status).toBe('rejected')
+    expect(await Promise.all([part(), part(), part()])).toEqual([2, 2, 2])
+  })
 })

@@ -201,19 +201,24 @@ export const documented = Object.values(endpoints)
   .flat()
   .map(({ path, methods }) => ({ path, methods }))
 
-/** Every path of src/app/routes.ts, without the repetitions that end with a slash. */
-export function routedPaths(): string[] {
+/** Handlers of which only some exist; the others do nothing. */
+export function handlersWith(some: object): Handlers {
   const any: unknown = new Proxy(() => undefined, { get: () => any, apply: () => any })
   const handlers = {
     middleware: { wrapRoutes: (next: unknown) => next },
     errors: { baseUrl: '', requestId: () => '', log: any },
     facilitatorAt: [''],
     stockAt: [''],
+    ...some,
   }
-  const on = new Proxy(handlers, {
+  return new Proxy(handlers, {
     get: (target, name) => Reflect.get(target, name) ?? any,
   }) as unknown as Handlers
-  const paths = new Set(createRoutes(on).routes.map(({ path }) => path))
+}
+
+/** Every path of src/app/routes.ts, without the repetitions that end with a slash. */
+export function routedPaths(): string[] {
+  const paths = new Set(createRoutes(handlersWith({})).routes.map(({ path }) => path))
   return [...paths].filter((path) => path === '/' || !path.endsWith('/'))
 }
 
