@@ -438,6 +438,17 @@ or         0.020000 USDC on eip155:8453 by eip3009 (mpp)
     store.stop()
   })
 
+  test('attack: a 402 whose faults have no text is refused like one without an offer', async () => {
+    const invalidParams = [{ name: { toString: 1, valueOf: 1 }, reason: 'x' }]
+    using store = Bun.serve({
+      port: 0,
+      fetch: () => Response.json({ invalidParams }, { status: 402 }),
+    })
+    const ran = await run([store.url.href], key)
+    expect(ran).toMatchObject({ code: 1, out: '' })
+    expect(ran.err).toContain('The 402 has no offer that this buyer can pay.')
+  })
+
   test('error: wrong options and keys are named, keys are not shown', async () => {
     const wrong: [string[], Record<string, string>, string][] = [
       [['nowhere'], key, 'not an absolute URL'],

@@ -175,9 +175,14 @@ async function read(asked: Response): Promise<Terms.Terms[]> {
 
 /** The faults of the request itself, which a 402 names before a payment. */
 function invalidParams(body: string): string {
-  const params = Json.member(Terms.readable(() => Json.parse(body)) ?? {}, 'invalidParams')
-  const objects = Array.isArray(params) ? params.filter(Json.isObject) : []
-  return oneLine(objects.map((param) => `${param.name}: ${param.reason}`).join('; '))
+  try {
+    const params = Json.member(Json.parse(body), 'invalidParams')
+    const objects = Array.isArray(params) ? params.filter(Json.isObject) : []
+    return oneLine(objects.map((param) => `${param.name}: ${param.reason}`).join('; '))
+  } catch {
+    // Not JSON, or a member such as `{ "toString": 1 }`, which has no text.
+    return ''
+  }
 }
 
 function keyOf({ key, env }: Options): Uint8Array {
