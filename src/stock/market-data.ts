@@ -102,7 +102,7 @@ async function collectOne(options: MarketDataOptions, token: StockToken): Promis
   return collect(options, snapshot)
 }
 
-/** Refuses old data, because the payment is for live data. */
+/** The data beside a snapshot. Refuses an old one, because the payment is for live data. */
 async function collect(
   { issuer, explorer, now }: MarketDataOptions,
   snapshot: Snapshot.Snapshot,
