@@ -15,7 +15,7 @@ export type Commit = {
   modified: boolean
 }
 
-export type Options = {
+type Options = {
   entry: string
   /** Path of the executable, the only file that is written. */
   outfile: string
@@ -70,7 +70,7 @@ async function compile(options: Options): Promise<void> {
     `--outfile=${options.outfile}`,
   ]
   const command = [process.execPath, 'build', resolve(options.entry), ...flags]
-  const { out, problems, code } = await run(command, {
+  const { out, problems, code } = await runProgram(command, {
     // The compiler writes paths relative to its directory into the executable.
     cwd: dirname(resolve(options.entry)),
     // The builder's NODE_ENV would override --production.
@@ -80,7 +80,7 @@ async function compile(options: Options): Promise<void> {
 }
 
 /** Runs a program to its end, by default in this directory and environment. */
-export async function run(
+export async function runProgram(
   command: readonly string[],
   options: { cwd?: string; env?: NodeJS.ProcessEnv } = {},
 ): Promise<{ out: string; problems: string; code: number }> {
@@ -106,7 +106,7 @@ async function git(root: string, ...args: readonly string[]): Promise<string | u
   const path = Bun.which('git')
   if (path === null) return undefined
   // Without the locks, so that a build does not disturb another git command.
-  const { out, code } = await run([path, '--no-optional-locks', '-C', root, ...args], {
+  const { out, code } = await runProgram([path, '--no-optional-locks', '-C', root, ...args], {
     // A hook of git sets these for another directory.
     env: {
       ...process.env,

@@ -1,7 +1,7 @@
 import { nearest } from '../config/nearest'
 import type { Command } from './Command'
 
-export type Parsed =
+type Parsed =
   | { kind: 'run'; name: string; command: Command; args: Arguments }
   /** Without a command: help about all of them. */
   | { kind: 'help'; about?: { name: string; command: Command } }
@@ -17,7 +17,7 @@ type Arguments = { values: Values; word: string; operand: string }
 type Commands = Readonly<Record<string, Command>>
 
 /** Reads a command line by the table of commands; `argv` has no program name. */
-export function parse(argv: string[], commands: Commands): Parsed {
+export function parseArguments(argv: string[], commands: Commands): Parsed {
   try {
     const { values, positionals } = split(argv, commands)
     const { help, version, ...rest } = values

@@ -15,7 +15,7 @@ turnpike COMMAND --help has the options and an example of each command.
 }
 
 /** Text of `turnpike COMMAND --help`. */
-export function explain(name: string, command: Command): string {
+export function explainCommand(name: string, command: Command): string {
   const { summary, details, verbs, operands = [], examples } = command
   const words = verbs === undefined ? operands.map(placeholder) : [Object.keys(verbs).join('|')]
   const options = Object.entries(command.options).map(([option, { value, help }]) => {

@@ -1,4 +1,4 @@
-import { parse } from './arguments'
+import { parseArguments } from './arguments'
 import { failed } from './Command'
 import { commands, type Run } from './commands'
 
@@ -40,8 +40,8 @@ const runs: { [Each in Name]: (args: Run<Each>) => number | Promise<number> } = 
     return 0
   },
   async version({ json, out }) {
-    const { describe, ownVersion } = await import('./version')
-    out(json ? JSON.stringify(ownVersion()) : describe(ownVersion()))
+    const { describeVersion, ownVersion } = await import('./version')
+    out(json ? JSON.stringify(ownVersion()) : describeVersion(ownVersion()))
     return 0
   },
 }
@@ -54,7 +54,7 @@ export async function run(argv: string[]): Promise<number> {
     for (const line of complete(argv.slice(1), commands)) process.stdout.write(`${line}\n`)
     return 0
   }
-  const parsed = parse(argv, commands)
+  const parsed = parseArguments(argv, commands)
   switch (parsed.kind) {
     case 'run': {
       if (!parsed.command.handlesOutput) endWithOutput()
@@ -68,10 +68,10 @@ export async function run(argv: string[]): Promise<number> {
       }
     }
     case 'help': {
-      const { explain, overview } = await import('./help')
+      const { explainCommand, overview } = await import('./help')
       const { about } = parsed
       endWithOutput()
-      process.stdout.write(about ? explain(about.name, about.command) : overview(commands))
+      process.stdout.write(about ? explainCommand(about.name, about.command) : overview(commands))
       return 0
     }
     case 'fault':

@@ -19,7 +19,11 @@ export function ownVersion() {
 }
 
 /** One line for people. */
-export function describe({ version, commit, modified }: ReturnType<typeof ownVersion>): string {
+export function describeVersion({
+  version,
+  commit,
+  modified,
+}: ReturnType<typeof ownVersion>): string {
   if (version === 'development') return 'turnpike development (run from its sources)'
   if (commit === null) return `turnpike ${version} (commit unknown: not built from a git checkout)`
   return `turnpike ${version} (commit ${commit.slice(0, 12)}${modified ? ', modified' : ''})`

@@ -1,6 +1,6 @@
 import type * as Network from '../protocol/Network'
 import type * as keys from './keys'
-import type { Values } from './kinds'
+import type { TableValues } from './kinds'
 
 export type { Logo, Method } from './keys'
 
@@ -16,15 +16,15 @@ export type Config = {
   hash: string
 }
 
-export type Service = Values<typeof keys.service>
+export type Service = TableValues<typeof keys.service>
 
 export type NetworkConfig = Omit<Network.Network, keyof NetworkKeys> & NetworkKeys
 
-type NetworkKeys = Values<typeof keys.network>
+type NetworkKeys = TableValues<typeof keys.network>
 
-export type Sponsor = Values<typeof keys.sponsor>
+export type Sponsor = TableValues<typeof keys.sponsor>
 
-export type Merchant = Values<typeof keys.merchant> & {
+export type Merchant = TableValues<typeof keys.merchant> & {
   /** Values of this merchant that came from the environment and are sent upstream; never shown. */
   secrets: readonly string[]
   /** sha256 of the merchant's configuration before `${NAME}` is replaced, hex. */
@@ -33,21 +33,21 @@ export type Merchant = Values<typeof keys.merchant> & {
   outOfService: string | undefined
 }
 
-export type Route = Values<typeof keys.route> & {
+export type Route = TableValues<typeof keys.route> & {
   /** Parts of `upstreamPath` that came from the environment: buyers must not see them. */
   pathSecrets: readonly string[]
 }
 
-export type Param = Values<typeof keys.param>
+export type Param = TableValues<typeof keys.param>
 
-export type Facilitator = Values<typeof keys.facilitator>
+export type Facilitator = TableValues<typeof keys.facilitator>
 
-export type Stock = Values<typeof keys.stock>
+export type Stock = TableValues<typeof keys.stock>
 
-export type StockToken = Values<typeof keys.token>
+export type StockToken = TableValues<typeof keys.token>
 
 /** An endpoint to which events are sent. */
-export type Webhook = Omit<Values<typeof keys.webhook>, 'url'> & {
+export type Webhook = Omit<TableValues<typeof keys.webhook>, 'url'> & {
   /** 16 hex digits, made from the URL: its path may be a secret. */
   id: string
   /** Never shown beyond its origin. */

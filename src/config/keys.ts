@@ -107,7 +107,7 @@ export const asset = K.keys({
   transfer: K.own<Asset['transfer']>(
     strings('Ways to transfer, the preferred one first: "permit2", "eip3009".'),
   ),
-  eip712: K.own<K.Values<typeof eip712>>(K.tableOf(eip712), true),
+  eip712: K.own<K.TableValues<typeof eip712>>(K.tableOf(eip712), true),
   revertsOnUsedNonce: K.flag('A used EIP-3009 nonce reverts instead of being logged.', false),
   eip2612: K.flag('The token takes EIP-2612 permits.', true),
 })
@@ -146,7 +146,7 @@ export const network = K.keys({
   ethPriceUsd: K.positive('Price of ETH, in USD.', 4000),
   gasPerDayWei: K.group(gasPerDayWei),
   asset: K.own<Asset>(K.tableOf(asset), true),
-  sponsor: K.own<K.Values<typeof sponsor> | undefined>(K.tableOf(sponsor)),
+  sponsor: K.own<K.TableValues<typeof sponsor> | undefined>(K.tableOf(sponsor)),
 })
 
 export const facilitator = K.keys({
@@ -197,7 +197,7 @@ export const stock = K.keys({
   // Both without a trailing slash.
   issuerUrl: K.own<string | undefined>(K.text('API of the issuer, for halts.').schema),
   explorerUrl: K.own<string | undefined>(K.text('API of a block explorer.').schema),
-  tokens: K.own<readonly K.Values<typeof token>[]>(K.arrayOf(K.tableOf(token)), true),
+  tokens: K.own<readonly K.TableValues<typeof token>[]>(K.arrayOf(K.tableOf(token)), true),
 })
 
 type JsonSchema = Readonly<Record<string, unknown>>
@@ -316,7 +316,7 @@ export const route = K.keys({
     ...K.recordOf(K.recordOf(string)),
     description: 'Values of parameters that are replaced for the upstream.',
   }),
-  params: K.own<readonly K.Values<typeof param>[]>(K.arrayOf(K.tableOf(param))),
+  params: K.own<readonly K.TableValues<typeof param>[]>(K.arrayOf(K.tableOf(param))),
   body: K.own<JsonSchema | undefined>(jsonSchema('JSON Schema of the request body.')),
   bodyRequired: K.flag('A request needs a body.', false),
   // Undefined means an object.
@@ -364,7 +364,7 @@ export const merchant = K.keys({
   ),
   networks: K.own<readonly Network.Id[]>(strings('Networks that are offered; all by default.')),
   testnetOk: K.own<never>(K.flag('Test networks are offered, too.', false).schema),
-  routes: K.own<readonly (K.Values<typeof route> & { pathSecrets: readonly string[] })[]>(
+  routes: K.own<readonly (K.TableValues<typeof route> & { pathSecrets: readonly string[] })[]>(
     K.arrayOf(K.tableOf(route)),
     true,
   ),
@@ -401,15 +401,15 @@ export const webhook = K.keys({
 
 /** The tables of the file. The chains, and the market with its data from them, run until a restart. */
 export const file = K.keys({
-  service: K.own<K.Values<typeof service>>(K.tableOf(service), true),
+  service: K.own<K.TableValues<typeof service>>(K.tableOf(service), true),
   networks: K.restart(
     K.own<never>({
       ...K.recordOf(K.tableOf(network)),
       description: 'By CAIP-2 id. It completes or replaces keys of a network in the list.',
     }),
   ),
-  facilitator: K.own<K.Values<typeof facilitator>>(K.tableOf(facilitator)),
-  stock: K.restart(K.own<K.Values<typeof stock> | undefined>(K.tableOf(stock))),
+  facilitator: K.own<K.TableValues<typeof facilitator>>(K.tableOf(facilitator)),
+  stock: K.restart(K.own<K.TableValues<typeof stock> | undefined>(K.tableOf(stock))),
   merchants: K.own<never>(K.arrayOf(K.tableOf(merchant)), true),
   webhooks: K.own<never>(K.arrayOf(K.tableOf(webhook))),
 })

@@ -2,12 +2,12 @@ import {
   child,
   close,
   isWrong,
-  open,
+  openTable,
   type Read,
-  list as readList,
+  readList,
   optional as readOptional,
   record as readRecord,
-  required as readRequired,
+  readRequired,
   type Table,
 } from './reader'
 import * as V from './values'
@@ -34,7 +34,7 @@ export type Own<T> = Stated & { read?: undefined; own?: () => T }
 export type Keys = Readonly<Record<string, Key<unknown> | Own<unknown>>>
 
 /** The values of a table. A key of type never has none. */
-export type Values<K extends Keys> = {
+export type TableValues<K extends Keys> = {
   -readonly [P in keyof K as K[P] extends Own<never> ? never : P]: K[P] extends Key<infer T>
     ? T
     : K[P] extends Own<infer T>
@@ -49,7 +49,7 @@ type OwnReaders<K extends Keys> = {
 }
 
 /** `rpcUrls` is written `rpc_urls`. */
-export function nameOf(property: string, key: Stated | undefined): string {
+export function keyNameOf(property: string, key: Stated | undefined): string {
   if (key?.name !== undefined) return key.name
   const words = property.replace(/(Atomic|Bytes)$/, '')
   return words.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`)
@@ -59,30 +59,34 @@ export function nameOf(property: string, key: Stated | undefined): string {
 export function keys<const K extends Keys>(stated: K): K {
   const named = Object.entries(stated).map(([property, key]) => [
     property,
-    { ...key, name: nameOf(property, key) },
+    { ...key, name: keyNameOf(property, key) },
   ])
   return Object.fromEntries(named) as K
 }
 
 /** Reads every key in its order, and reports the other keys of the table. */
-export function readKeys<K extends Keys>(table: Table, keys: K, own: OwnReaders<K>): Values<K> {
+export function readKeys<K extends Keys>(
+  table: Table,
+  keys: K,
+  own: OwnReaders<K>,
+): TableValues<K> {
   const values = readValues(table, keys, own)
   close(table)
   return values
 }
 
-function readValues<K extends Keys>(table: Table, keys: K, own: OwnReaders<K>): Values<K> {
+function readValues<K extends Keys>(table: Table, keys: K, own: OwnReaders<K>): TableValues<K> {
   const values: Record<string, unknown> = {}
   const readers: Readonly<Record<string, (name: string) => unknown>> = own
   for (const property in keys) {
     const key = keys[property]
-    const name = nameOf(property, key)
+    const name = keyNameOf(property, key)
     table.known.add(name)
     const read = readers[property]
     if (key?.read !== undefined) values[property] = key.read(table, name)
     else if (read !== undefined) values[property] = read(name)
   }
-  return values as Values<K>
+  return values as TableValues<K>
 }
 
 /** Makes keys of one kind. A key without a default may be absent. */
@@ -172,7 +176,9 @@ export function byName<T>(description: string, read: Read<T>): Key<Readonly<Reco
 }
 
 /** A nested table; when it is absent, its keys have their defaults. */
-export function group<K extends Readonly<Record<string, Key<unknown>>>>(inner: K): Key<Values<K>> {
+export function group<K extends Readonly<Record<string, Key<unknown>>>>(
+  inner: K,
+): Key<TableValues<K>> {
   return {
     schema: tableOf(inner),
     read(table, name) {
@@ -180,7 +186,7 @@ export function group<K extends Readonly<Record<string, Key<unknown>>>>(inner: K
       const none = {} as OwnReaders<K>
       return found
         ? readKeys(found, inner, none)
-        : readValues(open(table.source, table.path, {}), inner, none)
+        : readValues(openTable(table.source, table.path, {}), inner, none)
     },
   }
 }
@@ -196,7 +202,7 @@ export function restart<T extends Stated>(key: T): T {
 
 export function tableOf(keys: Keys): Schema {
   const entries = Object.entries(keys).map(([property, key]) => ({
-    name: nameOf(property, key),
+    name: keyNameOf(property, key),
     key,
   }))
   return {

@@ -4,7 +4,7 @@ import { parse as parseToml } from 'smol-toml'
 export type Path = readonly (string | number)[]
 
 /** Line of every key, table header and array element, by `keyOf(path)`. */
-export type Lines = ReadonlyMap<string, number>
+export type KeyLines = ReadonlyMap<string, number>
 
 type Scanner = {
   text: string
@@ -24,7 +24,7 @@ export function keyOf(path: Path): string {
 }
 
 /** Line of a path; of its nearest ancestor when the document does not contain it; else 1. */
-export function lineOf(lines: Lines, path: Path): number {
+export function lineOf(lines: KeyLines, path: Path): number {
   // A built-in network may have no table: its place is the list that names it.
   const list = ['service', 'networks']
   const table = path.slice(0, 2)
@@ -49,7 +49,7 @@ export function lineOf(lines: Lines, path: Path): number {
  *   internal.
  * - toml-v1 1.0.0 has had one release, takes 0.6 s and 240 MB, and sets no limit to nesting.
  */
-export function index(text: string): Lines {
+export function index(text: string): KeyLines {
   const s: Scanner = { text, at: 0, line: 1, lines: new Map(), counts: new Map() }
   let table: Base
   skipVoid(s)

@@ -9,14 +9,14 @@ import { index } from './lines'
 import { readMerchants } from './merchant'
 import { readNetworks, selectNetworks } from './networks'
 import { readFacilitator, readStock } from './products'
-import { close, isTable, open, type Fault as Reported, type Source } from './reader'
+import { close, isTable, openTable, type Fault as Reported, type Source } from './reader'
 import { readService } from './service'
 import { substitute } from './substitute'
-import { explain } from './syntax'
+import { explainSyntax } from './syntax'
 import { readWebhooks } from './webhooks'
 
 /** A fault in the file: its place, and the correction. It contains no value of the environment. */
-export type Fault = Reported
+type Fault = Reported
 
 /** Values that replace values of the file before the checks. */
 export type Overrides = {
@@ -48,7 +48,7 @@ export type Options = {
   relayers?: () => readonly Address[]
 }
 
-export type Result =
+type Result =
   | { config: Config; faults: readonly [] }
   | { config: undefined; faults: readonly Fault[] }
 
@@ -57,7 +57,7 @@ export type Result =
  * order. Never throws for the content of a file or the environment, and no message shows a value
  * that came from the environment.
  */
-export function parse(
+export function parseConfig(
   text: string,
   { file, env, overrides = {}, domains = [], relayers = () => [] }: Options,
 ): Result {
@@ -74,7 +74,7 @@ export function parse(
     document = parseToml(text, { unsafeKeyBehaviour: 'throw', maxDepth: 64 })
   } catch (error) {
     if (!(error instanceof TomlError)) throw error
-    const fault = { file, line: error.line, message: explain(text, error) }
+    const fault = { file, line: error.line, message: explainSyntax(text, error) }
     return { config: undefined, faults: [fault] }
   }
   let lines: Source['lines'] | undefined
@@ -110,7 +110,7 @@ function readConfig(
   const selected = selectNetworks(withBaseUrl(document, domains), source)
   const overridden = override(selected, overrides)
   const { raw, unsetNames } = substitute(overridden, source, readEnv(env))
-  const root = open(source, [], raw)
+  const root = openTable(source, [], raw)
   const networks = readNetworks(root)
   const service = readService(root, networks)
   checkDomains(source, service.baseUrl, domains)

@@ -10,9 +10,9 @@ import {
   field,
   isEmptyList,
   isTable,
-  list,
-  open,
+  openTable,
   optional,
+  readList,
   report,
   reportKey,
   type Source,
@@ -30,7 +30,7 @@ type Raw = Readonly<Record<string, unknown>>
 export function selectNetworks(document: Raw, source: Source): Raw {
   const { service, networks = {} } = document
   if (!isTable(service) || service.networks === undefined || !isTable(networks)) return document
-  const ids = readList(service, source)
+  const ids = readListed(service, source)
   const tables = ids.flatMap(({ id, path }): [string, unknown][] => {
     const block = networks[id]
     const known = findBuiltIn(id)?.table
@@ -50,9 +50,9 @@ export function selectNetworks(document: Raw, source: Source): Raw {
   return { ...document, networks: Object.fromEntries(selected) }
 }
 
-function readList(service: Record<string, unknown>, source: Source) {
-  const table = open(source, ['service'], service)
-  const found = list(table, 'networks', V.networkId)
+function readListed(service: Record<string, unknown>, source: Source) {
+  const table = openTable(source, ['service'], service)
+  const found = readList(table, 'networks', V.networkId)
   if (found?.length === 0 && Array.isArray(service.networks) && service.networks.length === 0)
     report(source, ['service', 'networks'], 'networks is empty; write networks = ["base"]')
   const raw: unknown[] = Array.isArray(service.networks) ? service.networks : []
@@ -115,7 +115,7 @@ function readNetwork(table: Table, id: string): NetworkConfig {
     const message = `${id} is not a CAIP-2 id of an EVM network; write [networks."${meant ?? 'eip155:8453'}"]`
     reportKey(table, [], message)
   }
-  const rpcUrls = list(table, 'rpc_urls', V.endpoint('http', 'https'))
+  const rpcUrls = readList(table, 'rpc_urls', V.endpoint('http', 'https'))
   if (table.raw.rpc_urls === undefined || isEmptyList(table, 'rpc_urls'))
     reportKey(table, 'rpc_urls', 'rpc_urls is missing; write rpc_urls = ["https://..."]')
   const ethPriceUsd = keys.network.ethPriceUsd.read(table, 'eth_price_usd')
@@ -138,7 +138,7 @@ function readAsset(network: Table): Asset {
     reportKey(network, 'asset', `asset is missing; write ${header}`)
     return emptyAsset
   }
-  const transfer = list(table, 'transfer', V.oneOf(['permit2', 'eip3009']))
+  const transfer = readList(table, 'transfer', V.oneOf(['permit2', 'eip3009']))
   if (isEmptyList(table, 'transfer') || new Set(transfer).size < (transfer?.length ?? 0)) {
     const message = 'transfer lists each method once: write transfer = ["permit2", "eip3009"]'
     reportKey(table, 'transfer', message)
@@ -192,7 +192,7 @@ export function readNetworkList(
   key: string,
   networks: readonly NetworkConfig[],
 ): readonly Network.Id[] | undefined {
-  const ids = list(table, key, V.networkId)
+  const ids = readList(table, key, V.networkId)
   ids?.forEach((id, i) => {
     if (ids.indexOf(id) < i) reportKey(table, [key, i], `${key} names this network twice`)
     else assertListed(table, [key, i], networks, id)
@@ -209,7 +209,7 @@ export function readPreference(
   key: string,
   networks: readonly NetworkConfig[],
 ): readonly Network.Id[] {
-  const ids = list(table, key, V.networkId) ?? []
+  const ids = readList(table, key, V.networkId) ?? []
   ids.forEach((id, i) => {
     if (findBuiltIn(id) === undefined) assertListed(table, [key, i], networks, id)
   })

@@ -7,10 +7,10 @@ import {
   children,
   field,
   isEmptyList,
-  list,
-  open,
+  openTable,
   optional,
   type Read,
+  readList,
   reportKey,
   reportRepeats,
   type Table,
@@ -19,7 +19,7 @@ import * as V from './values'
 
 /** Reads `[facilitator]`; every key has a default. */
 export function readFacilitator(root: Table, networks: readonly NetworkConfig[]): Facilitator {
-  const table = child(root, 'facilitator') ?? open(root.source, ['facilitator'], {})
+  const table = child(root, 'facilitator') ?? openTable(root.source, ['facilitator'], {})
   const facilitator = readKeys(table, keys.facilitator, { payTo: () => readPayTo(table) })
   const known = networks.map(({ asset }) => asset.address)
   facilitator.assets.forEach((asset, i) => {
@@ -44,7 +44,7 @@ function readPayTo(table: Table): Facilitator['payTo'] {
   if (!Array.isArray(value)) return field(table, 'pay_to', payToWord, 'own')
   if (isEmptyList(table, 'pay_to'))
     reportKey(table, 'pay_to', 'pay_to has no address: write "own" or a list')
-  return list(table, 'pay_to', V.address) ?? []
+  return readList(table, 'pay_to', V.address) ?? []
 }
 
 /** Reads `[stock]`; undefined when the file has none. */

@@ -7,7 +7,7 @@ export type Fault = { file: string; line: number; message: string }
 /** What reading one file collects. */
 export type Source = {
   file: string
-  readonly lines: Lines.Lines
+  readonly lines: Lines.KeyLines
   /** The first fault of each place: faults that follow from it are not reported. */
   faults: Map<string, Fault>
   /** Places whose text came, in part, from the environment, with those parts: never shown. */
@@ -111,7 +111,7 @@ export function optional<T>(table: Table, key: string, read: Read<T>): T | undef
 }
 
 /** Reads a required key. Undefined when it is missing or wrong, which is reported. */
-export function required<T>(
+export function readRequired<T>(
   table: Table,
   key: string,
   read: Read<T>,
@@ -124,7 +124,7 @@ export function required<T>(
 }
 
 /** Reads an array of scalars; undefined when it is absent. */
-export function list<T>(table: Table, key: string, read: Read<T>): readonly T[] | undefined {
+export function readList<T>(table: Table, key: string, read: Read<T>): readonly T[] | undefined {
   table.known.add(key)
   const value = table.raw[key]
   if (value === undefined) return undefined
@@ -160,7 +160,7 @@ export function child(table: Table, key: string): Table | undefined {
   table.known.add(key)
   const value = table.raw[key]
   if (value === undefined) return undefined
-  if (isTable(value)) return open(table.source, at(table, key), value)
+  if (isTable(value)) return openTable(table.source, at(table, key), value)
   reportKey(table, key, `${key} must be a table, such as ${key} = { ... }`)
   return undefined
 }
@@ -177,11 +177,11 @@ export function children(table: Table, key: string): readonly Table[] {
   }
   return value.map((item: unknown, i) => {
     if (!isTable(item)) reportKey(table, [key, i], `${key}[${i}] must be a table: write ${header}`)
-    return open(table.source, at(table, key, i), isTable(item) ? item : {})
+    return openTable(table.source, at(table, key, i), isTable(item) ? item : {})
   })
 }
 
-export function open(source: Source, path: Lines.Path, raw: Record<string, unknown>): Table {
+export function openTable(source: Source, path: Lines.Path, raw: Record<string, unknown>): Table {
   return { source, path, raw, known: new Set() }
 }
 

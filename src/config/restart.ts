@@ -1,6 +1,6 @@
 import type { Config, NetworkConfig } from './Config'
 import * as keys from './keys'
-import { type Keys, nameOf } from './kinds'
+import { type Keys, keyNameOf } from './kinds'
 import type { Path } from './lines'
 
 /**
@@ -12,7 +12,7 @@ export function needsRestart(before: Config, after: Config): Path[] {
   for (const name of Object.keys(after.service) as (keyof Config['service'])[]) {
     const key = keys.service[name]
     const isKept = key.needsRestart !== true || isSame(before.service[name], after.service[name])
-    if (!isKept) found.push(['service', nameOf(name, key)])
+    if (!isKept) found.push(['service', keyNameOf(name, key)])
   }
   found.push(...changedNetworks(before.networks, after.networks))
   if (!isSame(before.stock, after.stock)) found.push(['stock'])
@@ -38,7 +38,7 @@ function changedKeys(before: NetworkConfig, after: NetworkConfig): Path[] {
   const stated: Keys = keys.network
   return (Object.keys(after) as (keyof NetworkConfig)[])
     .filter((property) => !isSame(before[property], after[property]))
-    .map((property) => ['networks', after.id, nameOf(property, stated[property])])
+    .map((property) => ['networks', after.id, keyNameOf(property, stated[property])])
 }
 
 function isSame(a: unknown, b: unknown): boolean {

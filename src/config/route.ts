@@ -10,22 +10,22 @@ import {
   field,
   isEmptyList,
   isTable,
-  list,
   optional,
   type Read,
+  readList,
   record,
   report,
   reportKey,
   type Source,
   type Table,
 } from './reader'
-import { readUpstream, secretsAt, type Upstream } from './upstream'
+import { readUpstream, secretsAt, type UpstreamConfig } from './upstream'
 import * as V from './values'
 
 /** Settings of a route that come from its merchant and the service. */
 type Around = {
   service: Service
-  upstream: Upstream | undefined
+  upstream: UpstreamConfig | undefined
   allowPrivate: boolean
   mapUpstream: ((url: URL) => URL) | undefined
 }
@@ -70,7 +70,7 @@ const method: Read<Method> = (value) => {
 }
 
 function readMethods(table: Table): readonly Method[] {
-  const found = list(table, 'methods', method) ?? ['GET']
+  const found = readList(table, 'methods', method) ?? ['GET']
   if (isEmptyList(table, 'methods'))
     reportKey(table, 'methods', 'methods is empty; write methods = ["GET"]')
   else if (new Set(found).size < found.length)

@@ -4,12 +4,12 @@ import { service as keys } from './keys'
 import { readKeys } from './kinds'
 import { readLogo } from './logo'
 import { readNetworkId, readPreference } from './networks'
-import { child, field, open, reportKey, type Table } from './reader'
+import { child, field, openTable, reportKey, type Table } from './reader'
 import * as V from './values'
 
 /** Reads `[service]`; every key but payout has a default. */
 export function readService(root: Table, networks: readonly NetworkConfig[]): Service {
-  const table = child(root, 'service') ?? open(root.source, ['service'], {})
+  const table = child(root, 'service') ?? openTable(root.source, ['service'], {})
   const baseUrl = keys.baseUrl.read(table, 'base_url')
   const service = readKeys(table, keys, {
     logo: () => readLogo(table),

@@ -20,7 +20,7 @@ const meanings: Readonly<Record<string, string>> = {
 }
 
 /** What is meant in a text that is not TOML, with the column. Shows nothing but names of tables. */
-export function explain(text: string, error: TomlError): string {
+export function explainSyntax(text: string, error: TomlError): string {
   const { line, column } = error
   const [head = ''] = error.message.split('\n')
   const reason = head.replace('Invalid TOML document: ', '')

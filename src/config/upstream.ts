@@ -3,7 +3,7 @@ import { field, optional, reportKey, type Table } from './reader'
 import * as V from './values'
 
 /** Where requests are forwarded to. */
-export type Upstream = {
+export type UpstreamConfig = {
   /** Scheme, host and port only. */
   origin: URL
   /** The path of the URL in the file, without a trailing slash; prefix of every upstream path. */
@@ -21,7 +21,7 @@ export function readUpstream(
   table: Table,
   inherited: boolean,
   map: ((url: URL) => URL) | undefined,
-): Upstream | undefined {
+): UpstreamConfig | undefined {
   const written = optional(table, 'upstream', V.url('http', 'https'))
   if (!written) return undefined
   const url = map ? map(written) : written

@@ -6,11 +6,11 @@ import { nearest } from './nearest'
 import {
   children,
   isEmptyList,
-  list,
   type Read,
+  readList,
+  readRequired,
   reportKey,
   reportRepeats,
-  required,
   type Table,
 } from './reader'
 import * as V from './values'
@@ -56,7 +56,7 @@ function readEvents(table: Table): readonly Webhook.Pattern[] {
     const message = 'events is missing; write events = ["payment.confirmed"], or ["*"] for all'
     reportKey(table, 'events', message)
   }
-  return list(table, 'events', eventPattern) ?? []
+  return readList(table, 'events', eventPattern) ?? []
 }
 
 const eventPattern: Read<Webhook.Pattern> = (value) => {
@@ -73,14 +73,14 @@ const eventPattern: Read<Webhook.Pattern> = (value) => {
 function readSecrets(table: Table): readonly Uint8Array[] {
   const { secret } = table.raw
   if (!Array.isArray(secret)) {
-    const one = required(table, 'secret', key, `"\${WEBHOOK_SECRET}"`)
+    const one = readRequired(table, 'secret', key, `"\${WEBHOOK_SECRET}"`)
     return one === undefined ? [] : [one]
   }
   if (secret.length === 0 || secret.length > secretsMax) {
     const message = `secret must be one secret or an array of 1 to ${secretsMax}, the newest first`
     reportKey(table, 'secret', message)
   }
-  return list(table, 'secret', key) ?? []
+  return readList(table, 'secret', key) ?? []
 }
 
 const key: Read<Uint8Array> = (value) =>

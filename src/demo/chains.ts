@@ -31,7 +31,7 @@ export type Settings = {
 }
 
 /** The fields of a receipt that tests and the demo read. */
-export type Receipt = {
+export type NodeReceipt = {
   transactionHash: Hex
   status: Hex
   blockNumber: Hex
@@ -41,7 +41,13 @@ export type Receipt = {
 }
 
 /** A transaction of an account that the node sends for. */
-export type Call = { from: Address; to?: Address; data?: Hex; value?: bigint; gas?: bigint }
+export type NodeTransaction = {
+  from: Address
+  to?: Address
+  data?: Hex
+  value?: bigint
+  gas?: bigint
+}
 
 export type RpcCall = readonly [method: string, params: readonly unknown[]]
 type RpcAnswer = { id: number; result?: unknown; error?: RpcFault }
@@ -158,7 +164,10 @@ export async function mine(chain: Chain, n = 1): Promise<void> {
  * Sends transactions of the node's own accounts (0 to 9) and mines them, in every mining mode.
  * Throws when one of them fails.
  */
-export async function execute(chain: Chain, calls: readonly Call[]): Promise<Receipt[]> {
+export async function execute(
+  chain: Chain,
+  calls: readonly NodeTransaction[],
+): Promise<NodeReceipt[]> {
   const hashes: unknown[] = []
   for (const { value = 0n, gas, ...call } of calls) {
     const amounts = { value: numberToHex(value), ...(gas && { gas: numberToHex(gas) }) }
@@ -166,7 +175,7 @@ export async function execute(chain: Chain, calls: readonly Call[]): Promise<Rec
     hashes.push(await chain.rpc('eth_sendTransaction', [{ ...call, ...amounts }]))
   }
   await mine(chain)
-  const receipts: Receipt[] = []
+  const receipts: NodeReceipt[] = []
   for (const hash of hashes) receipts.push(await receiptOf(chain, hash as Hex))
   const failed = receipts.find(({ status }) => status !== '0x1')
   if (failed) throw new Error(`transaction ${failed.transactionHash} failed`)
@@ -174,16 +183,16 @@ export async function execute(chain: Chain, calls: readonly Call[]): Promise<Rec
 }
 
 /** Polls for the receipt; throws when it does not arrive. */
-export async function receiptOf(chain: Chain, hash: Hex): Promise<Receipt> {
+export async function receiptOf(chain: Chain, hash: Hex): Promise<NodeReceipt> {
   // A local answer takes less than a millisecond: about ten seconds.
   for (let attempt = 0; attempt < 20_000; attempt++) {
     const receipt = await chain.rpc('eth_getTransactionReceipt', [hash])
-    if (receipt) return receipt as Receipt
+    if (receipt) return receipt as NodeReceipt
   }
   throw new Error(`transaction ${hash} was not mined`)
 }
 
-function setupCalls({ asset }: Network): Call[] {
+function setupCalls({ asset }: Network): NodeTransaction[] {
   const { address: token, eip712, symbol, decimals, revertsOnUsedNonce } = asset
   const naming = [eip712.name, symbol, eip712.version, decimals, revertsOnUsedNonce] as const
   const mints = [1, 2, 3, 4, 5].map((index) => {

@@ -10,7 +10,7 @@ import { isFirst } from '../chain/uniswap'
 import type { Stock, StockToken } from '../config/Config'
 import { account } from './accounts'
 import { findInstalled } from './anvil'
-import { type Call, type Chain, execute, multicall3Address, request } from './chains'
+import { type Chain, execute, multicall3Address, type NodeTransaction, request } from './chains'
 import * as Artifacts from './contracts/artifacts'
 
 /** The members of `[stock]` that are needed. */
@@ -143,7 +143,7 @@ async function construct(
   }
 }
 
-function listCall({ tokens, registry }: Listing): Call {
+function listCall({ tokens, registry }: Listing): NodeTransaction {
   const calls = tokens.flatMap(({ address, name, symbol, feed }) => {
     const naming = [`${name} (local)`, symbol, registry] as const
     const price = [BigInt(Math.round(samplePrice(symbol) * 1e8)), 0n] as const
@@ -158,7 +158,7 @@ function listCall({ tokens, registry }: Listing): Call {
   return { from: account(9).address, to: multicall3Address, data, gas: 12_000_000n }
 }
 
-function poolCall(asset: Address, token: StockToken, factory: Address): Call {
+function poolCall(asset: Address, token: StockToken, factory: Address): NodeTransaction {
   const { address, fee, symbol } = token
   const sqrtX96 = sqrtPriceX96(asset, address, samplePrice(symbol))
   const { lower, upper } = widestRange(fee)

@@ -5,7 +5,7 @@ import { type Chain, mine, request } from './chains'
 type Call = { id?: unknown; method?: string; params?: unknown[] }
 
 /** Wei. Without `baseFeeWei` the base fee is that of the node. */
-export type Fees = { tipWei: bigint; baseFeeWei?: bigint }
+export type ChainFees = { tipWei: bigint; baseFeeWei?: bigint }
 
 /** Robinhood Chain, whose sequencer orders by arrival and takes no tips. */
 export const robinhoodFees = { baseFeeWei: 36_000_000n, tipWei: 0n }
@@ -20,7 +20,7 @@ export const baseFees = { baseFeeWei: 5_000_000n, tipWei: 1_000_000n }
  * writes the fees of geth: twice the base fee, and the tip. `port` 0: a free one. `stop` stops this
  * proxy, not the node.
  */
-export async function withFees(chain: Chain, fees: Fees, port: number): Promise<Chain> {
+export async function withFees(chain: Chain, fees: ChainFees, port: number): Promise<Chain> {
   if (fees.baseFeeWei !== undefined) {
     await holdBaseFee(chain, fees)
     await mine(chain)
@@ -53,7 +53,7 @@ export async function withFees(chain: Chain, fees: Fees, port: number): Promise<
 /** Pages of wallets call from other origins, which anvil allows. */
 const cors = { 'Access-Control-Allow-Origin': '*', 'Access-Control-Allow-Headers': '*' }
 
-async function answerOf(chain: Chain, fees: Fees, call: unknown): Promise<unknown> {
+async function answerOf(chain: Chain, fees: ChainFees, call: unknown): Promise<unknown> {
   if (!isCall(call)) return forward(chain, call)
   const { id = null, method, params } = call
   const answer = (wei: bigint) => ({ jsonrpc: '2.0', id, result: numberToHex(wei) })
@@ -65,12 +65,12 @@ async function answerOf(chain: Chain, fees: Fees, call: unknown): Promise<unknow
   return forward(chain, isFilled ? { ...call, params: [await fill(chain, fees, asked)] } : call)
 }
 
-async function holdBaseFee(chain: Chain, { baseFeeWei }: Fees): Promise<void> {
+async function holdBaseFee(chain: Chain, { baseFeeWei }: ChainFees): Promise<void> {
   if (baseFeeWei === undefined) return
   await chain.rpc('anvil_setNextBlockBaseFeePerGas', [numberToHex(baseFeeWei)])
 }
 
-async function fill(chain: Chain, { tipWei }: Fees, asked: object): Promise<object> {
+async function fill(chain: Chain, { tipWei }: ChainFees, asked: object): Promise<object> {
   const maxFeePerGas = numberToHex(2n * (await baseFeeOf(chain)) + tipWei)
   return { maxFeePerGas, maxPriorityFeePerGas: numberToHex(tipWei), ...asked }
 }

@@ -13,7 +13,7 @@ export type Recorded = {
   body: string
 }
 
-export type Options = {
+type Options = {
   /** Their routes are answered, and questions about these stocks. */
   merchants: Config['merchants']
   stock?: Config['stock']

@@ -7,13 +7,13 @@ import * as App from '../app'
 import type { ServerContext } from '../app/options'
 import type { Config, NetworkConfig, Stock } from '../config/Config'
 import { loadSecrets, type Secrets } from '../config/env'
-import { format, type Overrides, parse } from '../config/merchants'
+import { format, type Overrides, parseConfig } from '../config/merchants'
 import type { Log } from '../log'
 import type * as Network from '../protocol/Network'
 import { account } from './accounts'
 import { type Chain, mine, startPrepared } from './chains'
 import { MissingExchangeError, openExchange } from './exchange'
-import { baseFees, type Fees, robinhoodFees, withFees } from './fees'
+import { baseFees, type ChainFees, robinhoodFees, withFees } from './fees'
 import { startUpstreams } from './upstreams'
 
 export type World = Awaited<ReturnType<typeof startWorld>>
@@ -127,7 +127,7 @@ export async function startWorld(options: WorldOptions) {
 const chainOrder = [8453, 84532, 4663]
 
 /** A chain that was given keeps its base fee. */
-function feesOf({ chainId }: NetworkConfig, isGiven: boolean): Fees | undefined {
+function feesOf({ chainId }: NetworkConfig, isGiven: boolean): ChainFees | undefined {
   const fees = chainId === 4663 ? robinhoodFees : baseFees
   if (!isGiven) return fees
   return fees.tipWei === 0n ? { tipWei: 0n } : undefined
@@ -156,7 +156,7 @@ const demoEnvironment = {
 }
 
 function configure({ text, file }: WorldOptions, overrides: Overrides): Config {
-  const { config, faults } = parse(text, { file, env: demoEnvironment, overrides })
+  const { config, faults } = parseConfig(text, { file, env: demoEnvironment, overrides })
   if (config === undefined) throw new Error(faults.map(format).join('\n'))
   return config
 }

@@ -1,6 +1,6 @@
 import { existsSync, mkdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { run } from '../build'
+import { runProgram } from '../build'
 import { runtimeVersion, type Target } from './targets'
 
 /** Why a runtime cannot be used. */
@@ -18,7 +18,14 @@ type Package = Pick<Target, 'package' | 'executable' | 'integrity'>
 export async function fetchRuntime(target: Package, directory: string): Promise<string> {
   mkdirSync(directory, { recursive: true })
   const wanted = `${target.package}@${runtimeVersion}`
-  const packed = await run(['npm', 'pack', wanted, '--json', '--pack-destination', directory])
+  const packed = await runProgram([
+    'npm',
+    'pack',
+    wanted,
+    '--json',
+    '--pack-destination',
+    directory,
+  ])
   if (packed.code !== 0) throw new RuntimeError(`npm pack ${wanted}: ${reasonOf(packed.problems)}`)
   const archive = join(directory, fileNameIn(packed.out))
   const digest = new Bun.CryptoHasher('sha512').update(readFileSync(archive)).digest('base64')
@@ -27,7 +34,7 @@ export async function fetchRuntime(target: Package, directory: string): Promise<
     throw new RuntimeError(
       `${target.package} is not the expected archive: ${found}, not ${target.integrity}`,
     )
-  const unpacked = await run(['tar', '-xzf', archive, '-C', directory])
+  const unpacked = await runProgram(['tar', '-xzf', archive, '-C', directory])
   if (unpacked.code !== 0) throw new RuntimeError(`tar: ${unpacked.problems.trim()}`)
   const executable = join(directory, 'package', target.executable)
   if (!existsSync(executable)) throw new RuntimeError(`${wanted} has no ${target.executable}`)

@@ -12,7 +12,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import manifest from '../../package.json'
 import { build, commitOf } from '../../src/build'
-import { describe, ownVersion } from '../../src/cli/version'
+import { describeVersion, ownVersion } from '../../src/cli/version'
 import { outcomeOf } from '../harness/outcome'
 
 const directory = mkdtempSync(join(tmpdir(), 'turnpike-build-'))
@@ -162,8 +162,8 @@ test('an executable names its commit, and the same commit gives the same bytes',
 
 test('a run of the sources, and a build outside git, say so', () => {
   const own = ownVersion()
-  expect(describe(own)).toBe('turnpike development (run from its sources)')
-  expect(describe({ ...own, version: '0.1.0' })).toBe(
+  expect(describeVersion(own)).toBe('turnpike development (run from its sources)')
+  expect(describeVersion({ ...own, version: '0.1.0' })).toBe(
     'turnpike 0.1.0 (commit unknown: not built from a git checkout)',
   )
 })

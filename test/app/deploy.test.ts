@@ -16,7 +16,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { open } from '../../db/sqlite/open'
 import manifest from '../../package.json'
-import { parse } from '../../src/cli/arguments'
+import { parseArguments } from '../../src/cli/arguments'
 import { commands } from '../../src/cli/commands'
 import { caddyPath } from '../harness/caddy'
 import { parseDockerfile, type Stage, valuesOf } from '../harness/dockerfile'
@@ -107,14 +107,14 @@ describe('the image', () => {
 
   test('the commands of the image are commands of the program, on the same file', () => {
     expect(entry).toBe('["/usr/local/bin/turnpike"]')
-    const serve = parse(words(valuesOf(last, 'CMD')[0] ?? ''), commands)
+    const serve = parseArguments(words(valuesOf(last, 'CMD')[0] ?? ''), commands)
     expect(serve).toMatchObject({ kind: 'run', command: commands.serve })
     const [program, ...rest] = words(probe)
     expect(words(entry ?? '')).toEqual([program ?? ''])
-    expect(parse(rest, commands)).toMatchObject({ kind: 'run', command: commands.health })
+    expect(parseArguments(rest, commands)).toMatchObject({ kind: 'run', command: commands.health })
     const file = '/etc/turnpike/merchants.toml'
     expect(serve).toMatchObject({ args: { values: { config: file, data: dataDir } } })
-    expect(parse(rest, commands)).toMatchObject({ args: { values: { config: file } } })
+    expect(parseArguments(rest, commands)).toMatchObject({ args: { values: { config: file } } })
   })
 
   test('the files that the image copies are enough to build the program', async () => {
@@ -284,6 +284,6 @@ describe('docs/deploy.md', () => {
     ]
     expect(lines.length).toBeGreaterThan(8)
     for (const [line, args = ''] of lines)
-      expect([line, parse(args.split(' '), commands).kind]).not.toEqual([line, 'fault'])
+      expect([line, parseArguments(args.split(' '), commands).kind]).not.toEqual([line, 'fault'])
   })
 })

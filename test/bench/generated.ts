@@ -1,5 +1,5 @@
 import type { Config } from '../../src/config/Config'
-import { format, parse } from '../../src/config/merchants'
+import { format, parseConfig } from '../../src/config/merchants'
 import { shippedEnv, shippedText } from './shipped'
 
 /** A catalogue of so many merchants with so many routes each. */
@@ -52,7 +52,7 @@ export function generatedConfig(
   rpcUrls: Readonly<Record<string, string>> = {},
   text = generatedText(size),
 ): Config {
-  const { config, faults } = parse(text, {
+  const { config, faults } = parseConfig(text, {
     file: 'generated.toml',
     env: shippedEnv,
     overrides: {

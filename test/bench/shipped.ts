@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import type { Config } from '../../src/config/Config'
-import { format, parse } from '../../src/config/merchants'
+import { format, parseConfig } from '../../src/config/merchants'
 import { account } from '../../src/demo/accounts'
 import type { Chain } from '../../src/demo/chains'
 
@@ -33,7 +33,7 @@ export function shippedConfig(
   rpcUrls: Readonly<Record<string, string>> = {},
   more?: { text: string; upstream: string },
 ): Config {
-  const { config, faults } = parse(shippedText() + (more?.text ?? ''), {
+  const { config, faults } = parseConfig(shippedText() + (more?.text ?? ''), {
     file,
     env: shippedEnv,
     overrides: {

@@ -18,7 +18,7 @@ import { open } from '../../db/sqlite/open'
 import { verifyReceipt } from '../../src/cli/buy/receipt'
 import type { Command } from '../../src/cli/Command'
 import { commands } from '../../src/cli/commands'
-import { explain } from '../../src/cli/help'
+import { explainCommand } from '../../src/cli/help'
 import { account } from '../../src/demo/accounts'
 import * as Crypto from '../../src/protocol/Crypto'
 import * as Receipt from '../../src/protocol/Receipt'
@@ -308,7 +308,7 @@ describe('the command line', () => {
   test('each command explains itself with an example, and an option has one type', async () => {
     const types = new Map<string, string>()
     for (const [name, command] of Object.entries<Command>(commands)) {
-      const text = explain(name, command)
+      const text = explainCommand(name, command)
       for (const example of command.examples) {
         expect(text).toContain(`  turnpike ${example}`)
         expect(example.startsWith(name)).toBe(true)
@@ -324,7 +324,11 @@ describe('the command line', () => {
       ['help', 'pay'],
       ['pay', '-h'],
     ])
-      expect(await run(args)).toEqual({ code: 0, out: explain('pay', commands.pay), err: '' })
+      expect(await run(args)).toEqual({
+        code: 0,
+        out: explainCommand('pay', commands.pay),
+        err: '',
+      })
     const [asked, flagged] = [await run(['version']), await run(['--version'])]
     expect(asked).toMatchObject({ code: 0, out: expect.stringMatching(/^turnpike /) })
     expect(flagged).toEqual(asked)

@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import * as App from '../../src/app'
 import { loadSecrets } from '../../src/config/env'
-import { parse } from '../../src/config/merchants'
+import { parseConfig } from '../../src/config/merchants'
 import { createLog } from '../../src/log'
 import { executable } from '../harness/executable'
 import { connect, connected, type Peer } from '../harness/https'
@@ -75,7 +75,7 @@ async function start(
   const dataDir = join(directory, to)
   if (options.from !== undefined)
     cpSync(join(directory, options.from, 'certificate.pem'), join(dataDir, 'certificate.pem'))
-  const { config } = parse(text, { file: 'merchants.toml', env, domains: [name] })
+  const { config } = parseConfig(text, { file: 'merchants.toml', env, domains: [name] })
   if (config === undefined) throw new Error('the file has faults')
   const [port = 0] = await freePorts(1)
   const lines: string[] = []

@@ -16,8 +16,8 @@ import {
   type Chain,
   execute,
   mintedAtomic,
+  type NodeReceipt,
   prepareChain,
-  type Receipt,
   RpcError,
 } from '../../src/demo/chains'
 import * as Artifacts from '../../src/demo/contracts/artifacts'
@@ -71,7 +71,7 @@ async function send(
   network: Net,
   data: Hex,
   to: Address = network.asset.address,
-): Promise<Receipt> {
+): Promise<NodeReceipt> {
   const [receipt] = await execute(on(network), [{ from: relayer, to, data, gas: 1_000_000n }])
   if (!receipt) throw new Error('no receipt')
   return receipt

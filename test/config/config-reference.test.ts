@@ -2,8 +2,8 @@ import { describe, expect, test } from 'bun:test'
 import { join } from 'node:path'
 import { parse as parseToml, stringify } from 'smol-toml'
 import * as keys from '../../src/config/keys'
-import { nameOf, tableOf } from '../../src/config/kinds'
-import { parse } from '../../src/config/merchants'
+import { keyNameOf, tableOf } from '../../src/config/kinds'
+import { parseConfig } from '../../src/config/merchants'
 import * as JsonSchema from '../../src/schema/JsonSchema'
 import { payout } from '../harness/config'
 import { isTable, type Node, renderReference, tablesOf } from '../harness/config-reference'
@@ -67,7 +67,7 @@ function tableAt(raw: Raw, heading: string): Raw {
 }
 
 const read = (raw: Raw) =>
-  parse(stringify(raw), {
+  parseConfig(stringify(raw), {
     file: 'merchants.toml',
     env: { PAYOUT: payout, ASSISTANT_KEY: 'a-key' },
   })
@@ -104,7 +104,7 @@ test('a reader names only keys of the schema, and each that has no value of its 
   const source = await Bun.file(join(root, 'src/config/keys.ts')).text()
   const parts = [...source.matchAll(/(\w+): (?:K\.restart\(\s*)?K\.own<never>\(/g)]
   expect(parts.length).toBeGreaterThan(8)
-  const names = parts.map(([, property = '']) => nameOf(property, undefined))
+  const names = parts.map(([, property = '']) => keyNameOf(property, undefined))
   expect(names.filter((name) => !asked.has(name))).toEqual([])
 })
 

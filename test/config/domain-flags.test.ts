@@ -3,11 +3,11 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { portFault } from '../../src/app/https'
-import { parse as parseArguments } from '../../src/cli/arguments'
+import { parseArguments } from '../../src/cli/arguments'
 import { commands } from '../../src/cli/commands'
 import { check } from '../../src/cli/sell/check'
 import { readHttps } from '../../src/cli/sell/https'
-import { format, parse } from '../../src/config/merchants'
+import { format, parseConfig } from '../../src/config/merchants'
 import { exitCode } from '../harness/command'
 import { small } from '../harness/config'
 import { read } from '../harness/sources'
@@ -114,7 +114,7 @@ test('error: a port that cannot be used says what to do', () => {
 describe('base_url with --domain', () => {
   const withBaseUrl = (line: string) => small.replace('base_url = "https://pay.example.com"', line)
   const parsed = (line: string) =>
-    parse(withBaseUrl(line), { file: 'm.toml', env, domains: [domain, 'b.example.com'] })
+    parseConfig(withBaseUrl(line), { file: 'm.toml', env, domains: [domain, 'b.example.com'] })
 
   test('base_url is the first domain, unless the file names one of them', () => {
     expect(parsed('').config?.service.baseUrl).toBe(`https://${domain}`)

@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, expect, test } from 'bun:test'
 import { join } from 'node:path'
-import { parse } from '../../src/config/merchants'
+import { parseConfig } from '../../src/config/merchants'
 import { payout, small } from '../harness/config'
 import { type StockShop, startStockShop } from '../harness/stock-shop'
 
@@ -90,7 +90,7 @@ test('error: a configured path below a path of the service is refused, for every
   expect(firsts.size).toBeGreaterThan(12)
   for (const first of firsts) {
     const at = `base_url = "https://pay.example.com"\nfacilitator_url = "https://pay.example.com/${first}/x"`
-    const { faults } = parse(small.replace('base_url = "https://pay.example.com"', at), {
+    const { faults } = parseConfig(small.replace('base_url = "https://pay.example.com"', at), {
       file: 'merchants.toml',
       env: { PAYOUT: payout, ONE_KEY: 'a-key' },
     })

@@ -1,7 +1,7 @@
 import { Database } from 'bun:sqlite'
 import { afterAll, beforeAll, describe, expect, test } from 'bun:test'
 import { join } from 'node:path'
-import { parse } from '../../src/config/merchants'
+import { parseConfig } from '../../src/config/merchants'
 import { account } from '../../src/demo/accounts'
 import type { Recorded } from '../../src/demo/upstreams'
 import * as Route from '../../src/gateway/Route'
@@ -14,7 +14,7 @@ import { type TestWorld, testWorld } from '../harness/world'
 
 const text = await Bun.file(join(import.meta.dir, '../..', 'merchants.toml')).text()
 const env = { PAYOUT: payout, ASSISTANT_KEY: 'key' }
-const { config: shipped } = parse(text, { file: 'merchants.toml', env })
+const { config: shipped } = parseConfig(text, { file: 'merchants.toml', env })
 if (!shipped) throw new Error('the shipped file has faults')
 const matcher = Route.compile(shipped.merchants)
 

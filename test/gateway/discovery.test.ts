@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'bun:test'
 import { validate } from 'mppx/discovery'
-import { parse } from '../../src/config/merchants'
+import { parseConfig } from '../../src/config/merchants'
 import * as Discovery from '../../src/gateway/documents/discovery'
 import { wellKnown } from '../../src/gateway/documents/documents'
 import { payout } from '../harness/config'
@@ -179,7 +179,7 @@ describe('the aggregated document', () => {
   test('the shipped file declares which answers are lists, which a number, which need a body', async () => {
     const text = await Bun.file(`${import.meta.dir}/../../merchants.toml`).text()
     const env = { PAYOUT: payout, ASSISTANT_KEY: 'key' }
-    const shipped = parse(text, { file: 'merchants.toml', env }).config
+    const shipped = parseConfig(text, { file: 'merchants.toml', env }).config
     if (shipped === undefined) throw new Error('the shipped file has faults')
     const { paths } = read(Discovery.aggregate(shipped, options))
     const typeOf = (path: string) =>

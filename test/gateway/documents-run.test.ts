@@ -2,7 +2,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'bun:test'
 import { chmodSync, mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { documentedPayout } from '../../src/config/cross-checks'
-import { format, parse } from '../../src/config/merchants'
+import { format, parseConfig } from '../../src/config/merchants'
 import { account } from '../../src/demo/accounts'
 import { payout } from '../harness/config'
 import { executable } from '../harness/executable'
@@ -215,7 +215,7 @@ describe('the documents', () => {
     const samples = all.filter(({ language, mark }) => language === 'toml' && mark === undefined)
     expect(samples.length).toBeGreaterThan(2)
     for (const { page, line, text } of samples) {
-      const { faults } = parse(wholeToml(text, head), { file: page, env })
+      const { faults } = parseConfig(wholeToml(text, head), { file: page, env })
       expect([page, line, faults.map(format)]).toEqual([page, line, []])
     }
   })

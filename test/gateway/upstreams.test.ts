@@ -1,6 +1,6 @@
 import { afterAll, describe, expect, test } from 'bun:test'
 import { join } from 'node:path'
-import { parse } from '../../src/config/merchants'
+import { parseConfig } from '../../src/config/merchants'
 import { startUpstreams } from '../../src/demo/upstreams'
 import * as Route from '../../src/gateway/Route'
 import * as Tail from '../../src/gateway/Tail'
@@ -11,7 +11,7 @@ import { misfitsOf } from '../harness/shape'
 const file = 'merchants.toml'
 const text = await Bun.file(join(import.meta.dir, '../..', file)).text()
 const env = { PAYOUT: payout, ASSISTANT_KEY: 'key' }
-const { config, faults } = parse(text, { file, env })
+const { config, faults } = parseConfig(text, { file, env })
 if (!config) throw new Error(JSON.stringify(faults))
 const matcher = Route.compile(config.merchants)
 

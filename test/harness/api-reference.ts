@@ -1,7 +1,7 @@
 import type { Handlers } from '../../src/app/handlers'
 import { describeApi } from '../../src/app/openapi'
 import { createRoutes } from '../../src/app/routes'
-import { parse } from '../../src/config/merchants'
+import { parseConfig } from '../../src/config/merchants'
 import * as ProblemMeaning from '../../src/protocol/ProblemMeaning'
 import { payout } from './config'
 
@@ -295,7 +295,7 @@ function table(head: readonly string[], rows: readonly string[]): string {
 
 /** The text of docs/api.md; `shipped`: the text of merchants.toml. */
 export function renderApi(shipped: string): string {
-  const { config } = parse(shipped, { file: 'merchants.toml', env: { PAYOUT: payout } })
+  const { config } = parseConfig(shipped, { file: 'merchants.toml', env: { PAYOUT: payout } })
   if (config === undefined) throw new Error('merchants.toml has faults')
   const sections = Object.entries(endpoints).map(([title, rows]) => {
     const cells = rows.map(({ path, methods, request, answer }) =>

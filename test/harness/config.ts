@@ -1,4 +1,4 @@
-import { format, type Options, parse } from '../../src/config/merchants'
+import { format, type Options, parseConfig } from '../../src/config/merchants'
 
 /** A wallet that no rule refuses. */
 export const payout = '0x1111111111111111111111111111111111111111'
@@ -79,7 +79,7 @@ export const env = { PAYOUT: payout, ONE_KEY: 'k3y-of-one' }
 
 /** Parses as `m.toml`. */
 export function read(text: string, options: Partial<Options> = {}) {
-  return parse(text, { file: 'm.toml', env, ...options })
+  return parseConfig(text, { file: 'm.toml', env, ...options })
 }
 
 /** The configuration of a text, which must have no fault. */

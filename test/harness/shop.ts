@@ -8,7 +8,7 @@ import * as App from '../../src/app'
 import type { AppOptions } from '../../src/app/options'
 import type { Config } from '../../src/config/Config'
 import { loadSecrets, type Secrets } from '../../src/config/env'
-import { format, parse } from '../../src/config/merchants'
+import { format, parseConfig } from '../../src/config/merchants'
 import { account } from '../../src/demo/accounts'
 import { balanceOf, type Chain } from '../../src/demo/chains'
 import { openExchange } from '../../src/demo/exchange'
@@ -352,7 +352,7 @@ function startGateway(gateway: Gateway, options: ShopOptions): Promise<App.App> 
 
 /** The configuration of a file's text, whose upstreams are the scripted one or unreachable. */
 function configOf(text: string, rpcUrls: Record<string, string>, upstream: URL | string): Config {
-  const { config, faults } = parse(text, {
+  const { config, faults } = parseConfig(text, {
     file: 'merchants.toml',
     env: { RELAYER_KEYS: account(0).privateKey, ASSISTANT_KEY: 'assistant-s3cret-key' },
     overrides: {

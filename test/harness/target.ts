@@ -6,7 +6,7 @@ import * as App from '../../src/app'
 import type { AppOptions } from '../../src/app/options'
 import type { Config } from '../../src/config/Config'
 import { loadSecrets } from '../../src/config/env'
-import { format, parse } from '../../src/config/merchants'
+import { format, parseConfig } from '../../src/config/merchants'
 import { account } from '../../src/demo/accounts'
 import { balanceOf, type Chain } from '../../src/demo/chains'
 import { createLog } from '../../src/log'
@@ -149,7 +149,7 @@ export async function startTarget(
   const urls = { usdc: usdc.tap.url, usdg: usdg.tap.url, upstream: upstream.url }
   const text = configText(urls, more?.(upstream.url))
   const env = { RELAYER_KEYS: account(0).privateKey }
-  const { config: parsed, faults } = parse(text, { file: 'target.toml', env })
+  const { config: parsed, faults } = parseConfig(text, { file: 'target.toml', env })
   if (parsed === undefined) throw new Error(faults.map(format).join('\n'))
   const config = { ...parsed, service: { ...parsed.service, ...service } }
   const dataDir = mkdtempSync(join(tmpdir(), 'turnpike-target-'))

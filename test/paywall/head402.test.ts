@@ -2,7 +2,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'bun:test'
 import fc from 'fast-check'
 import { createTally } from '../../src/books/tally'
 import type { Config } from '../../src/config/Config'
-import { format, parse } from '../../src/config/merchants'
+import { format, parseConfig } from '../../src/config/merchants'
 import { account } from '../../src/demo/accounts'
 import * as Items from '../../src/gateway/items'
 import { salts } from '../../src/http/ids'
@@ -260,7 +260,7 @@ transfer = ${JSON.stringify(methods)}
 eip712 = { name = "${names[index]}", version = "2" }
 eip2612 = true`
   })
-  const { config, faults } = parse(
+  const { config, faults } = parseConfig(
     `
 [service]
 payout = "${payout}"

@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'bun:test'
 import { encodeFunctionData, getAddress, type Hex, maxUint256, parseAbi } from 'viem'
 import { account } from '../../src/demo/accounts'
-import { type Call, execute } from '../../src/demo/chains'
+import { execute, type NodeTransaction } from '../../src/demo/chains'
 import { fingerprint } from '../../src/paywall/credential'
 import type * as Network from '../../src/protocol/Network'
 import * as Permit from '../../src/protocol/Permit'
@@ -228,7 +228,7 @@ describe('a wallet that is a contract', () => {
           functionName: 'approve',
           args: [Permit.permit2Address, maxUint256],
         })
-        const calls: Call[] = [
+        const calls: NodeTransaction[] = [
           { from: owner.address, to: asset.address, data: fund },
           {
             from: owner.address,

@@ -21,7 +21,7 @@ import {
   type Chain,
   execute,
   multicall3Address,
-  type Receipt,
+  type NodeReceipt,
   RpcError,
 } from '../../src/demo/chains'
 import * as Artifacts from '../../src/demo/contracts/artifacts'
@@ -68,7 +68,7 @@ beforeAll(async () => {
 })
 afterAll(() => chain?.stop())
 
-async function send(data: Hex, from = relayer, to = Upto.proxyAddress): Promise<Receipt> {
+async function send(data: Hex, from = relayer, to = Upto.proxyAddress): Promise<NodeReceipt> {
   const [receipt] = await execute(chain, [{ from, to, data, gas: 1_000_000n }])
   if (!receipt) throw new Error('no receipt')
   return receipt
@@ -105,7 +105,7 @@ const approve = (signer: number) =>
   )
 
 /** Payer, payee and amount of the transfers in a receipt. */
-const transfersOf = ({ logs }: Receipt) =>
+const transfersOf = ({ logs }: NodeReceipt) =>
   logs
     .filter(({ address, topics }) => {
       return getAddress(address) === base.asset.address && topics[0] === transferTopic
@@ -116,7 +116,7 @@ const transfersOf = ({ logs }: Receipt) =>
       BigInt(data),
     ])
 
-const lastLog = ({ logs }: Receipt) => {
+const lastLog = ({ logs }: NodeReceipt) => {
   const log = logs.at(-1)
   return log && [getAddress(log.address), ...log.topics, log.data]
 }

@@ -11,7 +11,7 @@ import * as Permit from '../../protocol/Permit'
 import * as Transfer from '../../protocol/Transfer'
 import * as Grant from '../../sponsor/Grant'
 import { CommandError } from '../Command'
-import { readText } from './body'
+import { readAnswerText } from './body'
 import type { PermitInfo } from './Credential'
 import { hashText, problemOf, say } from './outcome'
 import type { Terms } from './Terms'
@@ -151,7 +151,7 @@ async function granted(
   response: Response,
 ): Promise<{ amountWei: bigint; transaction: string; offered: Offered | undefined }> {
   try {
-    const json = Json.parse(await readText(response))
+    const json = Json.parse(await readAnswerText(response))
     const approve = Json.optional(json, 'approve', 'object')
     return {
       amountWei: Json.read(json, 'amountWei', 'uint'),

@@ -6,7 +6,7 @@ const readMs = 30_000
  * The text of an answer that is not shown to the user; '' when it is longer than any honest one, does
  * not end in time, or breaks. A seller must not fill the memory of a buyer.
  */
-export async function readText(response: Pick<Response, 'body'>): Promise<string> {
+export async function readAnswerText(response: Pick<Response, 'body'>): Promise<string> {
   try {
     return (await readAll(response, mostBytes, AbortSignal.timeout(readMs))) ?? ''
   } catch {

@@ -4,7 +4,7 @@ import { decodeJson } from '../../protocol/Header'
 import * as Json from '../../protocol/Json'
 import { isFault } from '../../protocol/Problem'
 import * as Receipt from '../../protocol/Receipt'
-import { readText } from './body'
+import { readAnswerText } from './body'
 import * as Charge from './Charge'
 import type { Credential } from './Credential'
 import * as Terms from './Terms'
@@ -12,7 +12,7 @@ import * as Terms from './Terms'
 /** Results of a purchase, for the user of `turnpike pay`. */
 
 /** A request and its payment limits. */
-export type Purchase = {
+export type BuyRequest = {
   url: URL
   method: string
   body: string | undefined
@@ -30,7 +30,7 @@ export type Purchase = {
 /** Prints the answer and checks it. */
 export async function finishPurchase(
   response: Response,
-  purchase: Purchase,
+  purchase: BuyRequest,
   credential: Credential | undefined,
 ): Promise<number> {
   const { status } = response
@@ -59,7 +59,7 @@ export async function finishPurchase(
 /** Prints an answer that is charged by its use. For a stream the charge follows the answer. */
 async function finishByUse(
   response: Response,
-  purchase: Purchase,
+  purchase: BuyRequest,
   credential: Credential,
 ): Promise<number> {
   const { headers, ok } = response
@@ -124,7 +124,7 @@ async function readPayment(url: URL, token: string): Promise<Json.JsonObject | u
       redirect: 'manual',
       signal: AbortSignal.timeout(10_000),
     })
-    return response.ok ? Json.parse(await readText(response)) : undefined
+    return response.ok ? Json.parse(await readAnswerText(response)) : undefined
   } catch {
     return undefined
   }
@@ -140,7 +140,7 @@ function receiptOf(payment: Json.JsonObject): string | undefined {
 async function checkCharge(
   charge: Charge.Charge | undefined,
   receipt: string | undefined,
-  purchase: Purchase,
+  purchase: BuyRequest,
   credential: Credential,
 ): Promise<boolean> {
   const { terms } = credential
@@ -159,7 +159,7 @@ async function checkCharge(
 
 /** Members of a problem document, or of any other error body. */
 export async function problemOf(response: Response) {
-  const text = await readText(response)
+  const text = await readAnswerText(response)
   const json = Terms.readable(() => Json.parse(text)) ?? {}
   const transaction = Json.member(json, 'transaction')
   const string = (parent: Json.JsonObject, name: string) => {
@@ -189,7 +189,7 @@ export async function problemOf(response: Response) {
 function explain(
   problem: Awaited<ReturnType<typeof problemOf>>,
   status: number,
-  purchase: Purchase,
+  purchase: BuyRequest,
   credential: Credential | undefined,
 ): void {
   const { code, detail, reason, transaction, redeem } = problem
@@ -221,7 +221,7 @@ function explain(
 /** Prints a receipt. False when it is signed and the signature or its content is wrong. */
 async function checkReceipt(
   encoded: string,
-  purchase: Purchase,
+  purchase: BuyRequest,
   credential: Credential | undefined,
 ): Promise<boolean> {
   const receipt = Receipt.parse(encoded)
@@ -272,7 +272,7 @@ export async function publishedSigner(url: URL): Promise<Address | undefined> {
         signal: AbortSignal.timeout(10_000),
       })
       if (!response.ok) continue
-      const json: unknown = JSON.parse(await readText(response))
+      const json: unknown = JSON.parse(await readAnswerText(response))
       if (!Json.isObject(json)) continue
       const info = Json.member(json, 'x-service-info')
       const value = Json.member(Json.isObject(info) ? info : json, 'receiptSigner')

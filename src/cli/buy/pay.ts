@@ -6,11 +6,11 @@ import { CommandError, failed } from '../Command'
 import type { Run } from '../commands'
 import { question } from '../terminal'
 import { approve, signPermit, type Wallet } from './allowance'
-import { readText } from './body'
+import { readAnswerText } from './body'
 import * as Credential from './Credential'
 import { chooseFunded } from './funds'
 import { isAmount, readKey, readWays } from './key'
-import { finishPurchase, oneLine, type Purchase, problemOf, say } from './outcome'
+import { type BuyRequest, finishPurchase, oneLine, problemOf, say } from './outcome'
 import * as Terms from './Terms'
 
 /** `ask` asks on the terminal; undefined without one. */
@@ -53,7 +53,7 @@ export async function pay(args: Run<'pay'>): Promise<number> {
   }
 }
 
-function parse(options: Options): Purchase {
+function parse(options: Options): BuyRequest {
   const { protocol, transfer, body, now } = options
   const url = URL.parse(options.operand)
   if (url === null) throw new PayError(`${options.operand} is not an absolute URL.`)
@@ -79,14 +79,14 @@ function parse(options: Options): Purchase {
   return { url, method, body, wanted: { protocol, scheme, network, transfer }, max, now }
 }
 
-function limitOf({ max, ask, 'dry-run': isRehearsal }: Options): Purchase['max'] {
+function limitOf({ max, ask, 'dry-run': isRehearsal }: Options): BuyRequest['max'] {
   if (max !== undefined && !isAmount(max)) throw new PayError('--max is an amount such as 0.25.')
   if (max !== undefined) return { amount: max, exceeded: `More than --max ${max} is asked` }
   const amount = isRehearsal || ask !== undefined ? most.asked : most.unasked
   return { amount, exceeded: `More than ${amount} USD is asked, so --max must allow it` }
 }
 
-async function buy(purchase: Purchase, options: Options): Promise<number> {
+async function buy(purchase: BuyRequest, options: Options): Promise<number> {
   const { rpc, 'dry-run': isRehearsal, key, env } = options
   // Without a key a rehearsal does not consider the balances of the wallet.
   const isKeyless = isRehearsal && key === undefined && readEnv(env)('PAY_KEY') === undefined
@@ -144,7 +144,7 @@ async function isAllowed(terms: Terms.Terms, { max, ask }: Options): Promise<boo
 
 async function payBy(
   terms: Terms.Terms,
-  purchase: Purchase,
+  purchase: BuyRequest,
   { privateKey }: Wallet,
   permit?: Credential.PermitInfo,
 ): Promise<{ credential: Credential.Credential; response: Response }> {
@@ -162,12 +162,12 @@ async function payBy(
  */
 async function lacksAllowance(response: Response, { method }: Terms.Terms): Promise<boolean> {
   if (method !== 'permit2' || (response.status !== 402 && response.status !== 412)) return false
-  return (await readText(response.clone())).includes('permit2_allowance_required')
+  return (await readAnswerText(response.clone())).includes('permit2_allowance_required')
 }
 
 /** The ways to pay a 402. Throws a PayError when the request itself would be refused. */
 async function read(asked: Response): Promise<Terms.Terms[]> {
-  const body = await readText(asked)
+  const body = await readAnswerText(asked)
   const invalid = invalidParams(body)
   if (invalid !== '') throw new PayError(`The request would be refused: ${invalid}.`)
   return Terms.decode(asked.headers, body)
@@ -197,7 +197,7 @@ function keyOf({ key, env }: Options): Uint8Array {
  */
 async function choose(
   offered: readonly Terms.Terms[],
-  purchase: Purchase,
+  purchase: BuyRequest,
   wallet: Wallet | undefined,
 ): Promise<Terms.Terms> {
   if (offered.length === 0) throw new PayError('The 402 has no offer that this buyer can pay.')
@@ -226,7 +226,7 @@ async function choose(
   )
 }
 
-function isWanted(terms: Terms.Terms, { wanted }: Purchase): boolean {
+function isWanted(terms: Terms.Terms, { wanted }: BuyRequest): boolean {
   const { protocol, scheme, network, transfer } = wanted
   return (
     terms.scheme === scheme &&
@@ -237,7 +237,7 @@ function isWanted(terms: Terms.Terms, { wanted }: Purchase): boolean {
 }
 
 async function send(
-  purchase: Purchase,
+  purchase: BuyRequest,
   headers: Readonly<Record<string, string>>,
 ): Promise<Response> {
   const { url, method, body } = purchase
@@ -272,7 +272,7 @@ function typeOf(body: string): string {
  * Sends a credential. Sends the same one again while the server answers that its settlement is
  * pending or unknown, or when the connection breaks. Never signs a second payment.
  */
-async function present(purchase: Purchase, credential: Credential.Credential): Promise<Response> {
+async function present(purchase: BuyRequest, credential: Credential.Credential): Promise<Response> {
   const until = purchase.now() + pendingMs
   // With the key, a lost answer is sent again instead of being refused as spent.
   const headers = {

@@ -13,8 +13,8 @@ import { type GatewayClient, GatewayError } from './gateway'
 import type { Tool } from './Listing'
 import * as Sentences from './Sentences'
 import {
-  type Buyer,
-  callOf,
+  callIdOf,
+  type GatewayWallet,
   type Payment,
   type Spending,
   SpendingError,
@@ -22,7 +22,7 @@ import {
 } from './spending'
 import * as Text from './Text'
 
-export type Result = {
+export type CallResult = {
   content: readonly Answer.Content[]
   isError?: boolean
   /** The payment can no longer be settled, so another one may be signed. */
@@ -68,12 +68,12 @@ export function createBuyer(options: BuyerOptions) {
     /** Lowers what counts today by what the chain proves. */
     reconcile,
     /** Calls a tool and pays for it within the limits. Never signs twice for an unfinished call. */
-    async call(wanted: Wanted, signal: AbortSignal): Promise<Result> {
+    async call(wanted: Wanted, signal: AbortSignal): Promise<CallResult> {
       if (wanted.name === budgetTool.name) {
         await reconcile()
         return describeBudget(options)
       }
-      const id = callOf(options, wanted.name, Json.canonicalize(wanted.args))
+      const id = callIdOf(options, wanted.name, Json.canonicalize(wanted.args))
       try {
         return await inTurn(turns, id, () => call(context, wanted, id, signal))
       } catch (error) {
@@ -112,7 +112,7 @@ async function call(
   wanted: Wanted,
   id: string,
   signal: AbortSignal,
-): Promise<Result> {
+): Promise<CallResult> {
   const { gateway, spending } = context
   const unfinished = spending.findUnfinished(id)
   if (unfinished) {
@@ -141,7 +141,7 @@ async function buy(
   context: Context,
   wanted: Wanted,
   { id, answer, signal }: Offered,
-): Promise<Result> {
+): Promise<CallResult> {
   const { spending, limits, now } = context
   if (answer.invalidParams !== '') return refusal(Sentences.invalidArguments(answer.invalidParams))
   const chosen = await choose(context, wanted, Terms.ofRequired(answer.required))
@@ -223,7 +223,7 @@ function sign(
   }
 }
 
-export function refusal(text: string): Result {
+export function refusal(text: string): CallResult {
   return { isError: true, content: [Answer.note(text)] }
 }
 
@@ -247,7 +247,7 @@ async function present(
   wanted: Wanted,
   payment: Stored,
   signal: AbortSignal,
-): Promise<Result> {
+): Promise<CallResult> {
   const answer = await ask(context, wanted, payment, signal)
   if (answer instanceof GatewayError) return failed(context, payment, answer)
   switch (answer.kind) {
@@ -302,7 +302,7 @@ async function ask(
   }
 }
 
-function failed(context: Context, payment: Stored, error: GatewayError): Result {
+function failed(context: Context, payment: Stored, error: GatewayError): CallResult {
   if (error.kind === 'refused') return refused(context, payment, problemOf(error.message))
   const text = Sentences.unknown(payment, error.message)
   // Otherwise an answer that can never be read would block this call forever.
@@ -310,7 +310,7 @@ function failed(context: Context, payment: Stored, error: GatewayError): Result 
   return refusal(text)
 }
 
-function ofProblem(context: Context, payment: Stored, problem: Answer.Problem): Result {
+function ofProblem(context: Context, payment: Stored, problem: Answer.Problem): CallResult {
   const { code, redeem, transaction, reason } = problem
   if (redeem !== undefined && redeem.attempts > 0) {
     const { token, until } = redeem
@@ -333,13 +333,13 @@ function end(
   { id }: Stored,
   text: string,
   transaction?: string | undefined,
-): Result {
+): CallResult {
   spending.update(id, { state: 'over', transaction })
   return refusal(text)
 }
 
 /** A payment that was refused may still be settled until it expires: no other is signed before. */
-function refused(context: Context, payment: Stored, problem: Answer.Problem): Result {
+function refused(context: Context, payment: Stored, problem: Answer.Problem): CallResult {
   const text = Sentences.refused(payment, problem)
   if (payment.redeem !== undefined || !isExpired(context, payment)) return refusal(text)
   context.spending.update(payment.id, { state: 'over' })
@@ -354,7 +354,7 @@ function delivered(
   { spending, limits, now }: Context,
   payment: Stored,
   answer: { result: Json.JsonObject; settled?: Json.JsonObject | undefined },
-): Result {
+): CallResult {
   const { result, settled } = answer
   const transaction = Answer.transactionOf(settled)
   spending.update(payment.id, { state: 'delivered', transaction })
@@ -364,7 +364,7 @@ function delivered(
 }
 
 /** A result of the gateway with a last sentence of ours. */
-function withNote(result: Json.JsonObject, note: string): Result {
+function withNote(result: Json.JsonObject, note: string): CallResult {
   const isError = Json.member(result, 'isError') === true
   const content = [...Answer.contentOf(result), Answer.note(note)]
   return { content, ...(isError && { isError }) }
@@ -407,13 +407,13 @@ const unfinishedMax = 10
 
 /** What the wallet has spent and may spend. */
 export function describeBudget(
-  buyer: Pick<BuyerOptions, 'spending' | 'limits' | 'payer' | 'now'> & Buyer,
-): Result {
+  buyer: Pick<BuyerOptions, 'spending' | 'limits' | 'payer' | 'now'> & GatewayWallet,
+): CallResult {
   const { spending, limits, payer, gateway, now } = buyer
   const { spentMicros, payments } = spending.today()
   const left = limits.perDayMicros - spentMicros
   // The file is shared: calls at other gateways count, but only those of this gateway are listed.
-  const isOwn = ({ call, tool, args }: Stored) => call === callOf(buyer, tool, args)
+  const isOwn = ({ call, tool, args }: Stored) => call === callIdOf(buyer, tool, args)
   const unfinished = spending.unfinished().filter(isOwn).slice(0, unfinishedMax)
   const lines = [
     `The wallet ${payer} pays for the tools of ${gateway.origin}.`,

@@ -3,16 +3,16 @@ import { StdioServerTransport } from '@modelcontextprotocol/sdk/server/stdio.js'
 import { CallToolRequestSchema, ListToolsRequestSchema } from '@modelcontextprotocol/sdk/types.js'
 import * as Json from '../../protocol/Json'
 import * as Answer from './Answer'
-import { type Result, refusal, type Wanted } from './buy'
+import { type CallResult, refusal, type Wanted } from './buy'
 import { GatewayError } from './gateway'
 import type { Tool } from './Listing'
 import * as Sentences from './Sentences'
 
-export type Handlers = {
+type Handlers = {
   instructions: string
   /** Throws a GatewayError. */
   list(signal: AbortSignal): Promise<Tool[]>
-  call(wanted: Wanted, signal: AbortSignal): Promise<Result>
+  call(wanted: Wanted, signal: AbortSignal): Promise<CallResult>
   warn(message: string): void
 }
 
@@ -80,7 +80,7 @@ async function call(
   handlers: Handlers,
   params: { name: string; arguments?: Record<string, unknown> | undefined },
   signal: AbortSignal,
-): Promise<Result> {
+): Promise<CallResult> {
   const text = JSON.stringify(params.arguments ?? {})
   if (text.length > argumentsMaxBytes)
     return refusal(`The arguments are longer than ${argumentsMaxBytes} bytes. Nothing was paid.`)
@@ -93,7 +93,7 @@ async function call(
 }
 
 /** A new object: the SDK's type of a result is open. */
-function resultOf({ content, isError }: Result) {
+function resultOf({ content, isError }: CallResult) {
   const items = content.length === 0 ? [Answer.note('')] : content
   return { content: items.map((item) => ({ ...item })), ...(isError && { isError }) }
 }

@@ -85,7 +85,7 @@ export async function withSales(options: Beside, use: Use<SalesReads>): Promise<
 }
 
 /** The gateways that share the database; undefined when it is a file. Nothing is written. */
-export async function readGateways(env: Env): Promise<Overview | undefined> {
+export async function findGateways(env: Env): Promise<Overview | undefined> {
   const target = await findTarget(env)
   if (target === undefined) return undefined
   const server = await import('../../../db/postgres/beside')

@@ -1,11 +1,11 @@
 import type { Overview } from '../../../db/LaneLedger'
 import { CommandError } from '../Command'
 import type { Run } from '../commands'
-import { readGateways } from './database'
+import { findGateways } from './database'
 
 /** Prints the gateways that share a database, and the relayers of each. Returns the exit code. */
 export async function gateways({ env, json, out }: Run<'gateways'>): Promise<number> {
-  const overview = await readGateways(env)
+  const overview = await findGateways(env)
   if (overview === undefined)
     throw new CommandError(
       'DATABASE_URL is not set: without it one process serves, and there is nothing to list',

@@ -3,7 +3,7 @@ import type { Address } from 'viem'
 import type { Config, Merchant, NetworkConfig } from '../../config/Config'
 import { EnvironmentError, findOwnKeys, findRelayerKeys, loadSecrets } from '../../config/env'
 import { index, lineOf } from '../../config/lines'
-import { format, parse } from '../../config/merchants'
+import { format, parseConfig } from '../../config/merchants'
 import { warningsOf } from '../../config/warnings'
 import * as Route from '../../gateway/Route'
 import { cheaperAround } from '../../gateway/Territory'
@@ -48,7 +48,7 @@ export async function check(options: Options): Promise<number> {
   const own = await tried(problems, () => findOwnKeys(options).map(Crypto.addressOf))
   const relayers = own ?? []
   const domains = (await tried(problems, () => domainsOf(options.domain))) ?? []
-  const { config, faults } = parse(text, { file, env, domains, relayers: () => relayers })
+  const { config, faults } = parseConfig(text, { file, env, domains, relayers: () => relayers })
   const deskFault = config && deskKeyFault(config, env)
   problems.push(...faults.map(format), ...(deskFault === undefined ? [] : [deskFault]))
   if (config && online) {

@@ -18,7 +18,7 @@ export async function readCosts(config: Config): Promise<string[]> {
 async function lineOf(config: Config, network: NetworkConfig): Promise<string | undefined> {
   const head = await readHead(network)
   if (head === undefined) return undefined
-  return describe(config, network, { gas: usualGasOf(network), priceWei: priceOf(head) })
+  return describeGasCost(config, network, { gas: usualGasOf(network), priceWei: priceOf(head) })
 }
 
 /** The fees of a network now; undefined when no node of it answers. Never rejects. */
@@ -52,7 +52,7 @@ export function readHead(network: NetworkConfig): Promise<Head | undefined> {
  * One line: `gas on Base: 0.000211 USD a sale now (80000 gas at 0.00066 gwei, 4000 USD an ETH), 4.2
  * % of the cheapest price (0.005)`.
  */
-export function describe(config: Config, network: NetworkConfig, cost: SaleCost): string {
+export function describeGasCost(config: Config, network: NetworkConfig, cost: SaleCost): string {
   const microUsd = microUsdOf(cost, network)
   const gwei = Number((Number(cost.priceWei) / 1e9).toPrecision(3))
   const usd = (microUsd / 1e6).toFixed(6)

@@ -2,7 +2,7 @@ import { existsSync, mkdirSync, writeFileSync } from 'node:fs'
 import { dirname } from 'node:path'
 import { builtIns, findBuiltIn } from '../../config/builtin'
 import { codeOf, type Env } from '../../config/env'
-import { parse } from '../../config/merchants'
+import { parseConfig } from '../../config/merchants'
 import { isPrivate } from '../../config/values'
 import type { Run } from '../commands'
 import { self } from '../words'
@@ -91,7 +91,7 @@ function faultOf(known: Given, name: string, env: Env): string | undefined {
       : ' must be one: --rpc names one node'
   const text = compose(withDefaults(known))
   const key = name === 'rpc' ? 'rpc_urls' : name
-  const { faults } = parse(text, { file: '', env })
+  const { faults } = parseConfig(text, { file: '', env })
   // One answer may be in two places of the file.
   const fault = faults.find(({ message }) => message.startsWith(key)) ?? faults[0]
   // A question needs no quotes of TOML.

@@ -1,5 +1,5 @@
 import { readFileSync } from 'node:fs'
-import { format, parse } from '../../config/merchants'
+import { format, parseConfig } from '../../config/merchants'
 import * as Route from '../../gateway/Route'
 import { quoteFor } from '../../gateway/upstream/metering'
 import * as Charge from '../../meter/Charge'
@@ -24,7 +24,7 @@ function fault(...lines: readonly string[]): CommandError {
 
 function describe(options: Run<'meter'>): string[] {
   const { file, env, route = '', operand: answer, request } = options
-  const { config, faults } = parse(read(file).toString(), { file, env })
+  const { config, faults } = parseConfig(read(file).toString(), { file, env })
   if (config === undefined) throw fault(...faults.map(format))
   const match = Route.match(Route.compile(config.merchants), `/m/${route}`)
   if (match === undefined) throw fault(`${file} sells no route "${route}"`)

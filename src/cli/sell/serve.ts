@@ -13,7 +13,7 @@ import {
   type Secrets,
 } from '../../config/env'
 import { index, lineOf, type Path } from '../../config/lines'
-import { format, parse } from '../../config/merchants'
+import { format, parseConfig } from '../../config/merchants'
 import { exposuresOf } from '../../config/warnings'
 import { hostOf } from '../../http/url'
 import { createLog, type Log } from '../../log'
@@ -25,7 +25,7 @@ import { createOperator } from '../operate/operator'
 import { createMessages, createOutput, isTerminal } from '../output'
 import { ownVersion } from '../version'
 import { salesOf, unreadable, warn } from '../words'
-import { describe } from './gas-cost'
+import { describeGasCost } from './gas-cost'
 import { readHttps } from './https'
 
 /** Exit code of a gateway that must send nothing more: EX_SOFTWARE of sysexits.h. */
@@ -133,7 +133,7 @@ async function configure(options: Run<'serve'>, say: (text: string) => void) {
       return ownKeys(secrets).map(Crypto.addressOf)
     }
     const domains = https?.domains ?? []
-    const { config, faults } = parse(text, { file, env, domains, relayers })
+    const { config, faults } = parseConfig(text, { file, env, domains, relayers })
     if (config === undefined || secrets === undefined) return `${faults.map(format).join('\n')}\n`
     const fault = deskKeyFault(config, env)
     if (fault !== undefined) return `turnpike: ${fault}\n`
@@ -191,7 +191,7 @@ function banner(
   for (const network of config.networks) {
     const cost = app.settlement.costOf(network.id)
     // A network that does not answer has no cost line.
-    if (cost.priceWei > 0n) lines.push(`  ${describe(config, network, cost)}`)
+    if (cost.priceWei > 0n) lines.push(`  ${describeGasCost(config, network, cost)}`)
   }
   const served = config.merchants.filter((merchant) => merchant.outOfService === undefined)
   lines.push(`  ${salesOf(served)}`)
@@ -243,7 +243,7 @@ async function reload(options: ReloadOptions): Promise<readonly string[]> {
   try {
     const text = readFileSync(file, 'utf8')
     const faults = changedKeys(options)
-    const result = parse(text, { file, env, domains, relayers: () => options.relayers })
+    const result = parseConfig(text, { file, env, domains, relayers: () => options.relayers })
     faults.push(...result.faults.map(format))
     if (result.config !== undefined && faults.length === 0) {
       const places = await app.reload(result.config)
