@@ -157,8 +157,8 @@ async function chooseAlternative(
 ): Promise<Presentation> {
   if (presentation.isKeySigned()) return presentation
   let undecided = presentation
-  for (const { transfer, refusal } of [presentation, ...presentation.alternatives]) {
-    const candidate = { ...presentation, transfer, refusal }
+  for (const { transfer, asset, refusal } of [presentation, ...presentation.alternatives]) {
+    const candidate = { ...presentation, transfer, asset, refusal }
     const known = await settlement.find(transfer)
     if (known?.transfer.signature === transfer.signature) return candidate
     if (refusal() !== undefined || !settlement.isReady(transfer.network)) continue

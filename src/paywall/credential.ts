@@ -64,7 +64,7 @@ export type Named = {
  */
 export type Presentation = Named & {
   /** Other transfers that it may mean; only the chain can decide. */
-  alternatives: readonly Pick<Presentation, 'transfer' | 'refusal'>[]
+  alternatives: readonly Pick<Presentation, 'transfer' | 'asset' | 'refusal'>[]
   /**
    * Why a new payment may not use it: its time is over or has not come, or its amount is not the
    * price. Computed at each call, because the price may need a look into the body.

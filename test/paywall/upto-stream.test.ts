@@ -1,6 +1,7 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'bun:test'
 import { inSeconds, settlementOf } from '../harness/buyer'
 import { untilEnded, untilFree } from '../harness/shop'
+import { failWrites, sqlBeside } from '../harness/test-ledger'
 import { signUpto } from '../harness/upto'
 import {
   answering,
@@ -315,6 +316,24 @@ describe('an answer that is too long to be held', () => {
     await shop.settles()
     expect(delivery()).toEqual(settled(costOf(7, 20)))
   })
+})
+
+test('error: a stream with a key that cannot be stored is settled, and logged as a settlement fault', async () => {
+  const database = sqlBeside(shop.dataDir)
+  const repair = failWrites(database, 'INSERT', 'answers')
+  const { upstream, response, read } = await opened({}, { 'idempotency-key': 'disk-full' })
+  upstream.chunk(event(usage(7, 20)))
+  expect(await read()).toBe(event(usage(7, 20)))
+  upstream.end()
+  expect(await read()).toBe('')
+  await until('the fault is logged', () => shop.events('settlement-fault').length > 0)
+  repair()
+  database.close()
+  expect(delivery()).toEqual(settled(costOf(7, 20)))
+  expect(shop.events('settlement-fault')).toEqual([
+    expect.objectContaining({ payment: response.headers.get('payment-id') }),
+  ])
+  expect(shop.events('answer-not-kept')).toEqual([])
 })
 
 test('attack: a stream that its buyer lets end early costs the output that it had, and is not stored for its key', async () => {

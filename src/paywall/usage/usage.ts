@@ -64,17 +64,16 @@ export function createUsageDeliveries(options: UsageOptions, deliveries: Deliver
       const usage = await usageOf(context, payment)
       const kept = await options.answers.find(payment.id, options.now())
       if (kept !== undefined)
-        return { ...request, usage, fulfil: async () => ({ delivered: true, ...kept }) }
+        return answeredBy(request, { usage, fulfil: async () => ({ delivered: true, ...kept }) })
       const waiting = context.waiting.get(payment.id)
-      return {
-        ...request,
+      return answeredBy(request, {
         usage,
         keepLost: (answer) => keepAnswer(context, request, payment, { answer, isReserved: false }),
         fulfil: async ({ attempts }) =>
           waiting
             ? { delivered: true, ...waiting, headers: new Headers(waiting.headers) }
             : makeAgain(context, request, { ...payment, attempts }),
-      }
+      })
     },
     /**
      * Makes the answer of an authorization, charges it and answers. Calls `release` when all is settled,
@@ -96,6 +95,17 @@ export function createUsageDeliveries(options: UsageOptions, deliveries: Deliver
       return settleWhole(context, delivery, made, buffered)
     },
   }
+}
+
+/**
+ * A request with an answer of its own. Only the members of a delivery are read: others of a sale parse
+ * its body.
+ */
+function answeredBy(
+  { method, search, requestId, signal, envelope }: DeliveryRequest,
+  own: Pick<DeliveryRequest, 'usage' | 'keepLost' | 'fulfil'>,
+): DeliveryRequest {
+  return { method, search, requestId, signal, envelope, ...own }
 }
 
 /** What the answer of a payment by use has cost, for its receipt. */
@@ -311,7 +321,7 @@ async function settleWhole(
       isPassedOn = true
       return { ...answer, body: inPieces(buffered), ...(made.onEnd && { onEnd: made.onEnd }) }
     }
-    const given = { ...request, usage, fulfil, keepLost: keep }
+    const given = answeredBy(request, { usage, fulfil, keepLost: keep })
     return await deliveries.deliver(given, outcome, 'x402', release)
   } catch (error) {
     // Its charge is or will be settled, and the next request gets these bytes.
@@ -386,18 +396,19 @@ function stream(
   made: Made,
   body: ReadableStream<Uint8Array>,
 ): Response {
-  const { deliveries, settlement, log } = context
+  const { deliveries, settlement, answers, now, log } = context
   const { id, transfer, purpose } = authorization
   const { status, headers } = made
   const { requestId } = request
   headers.set('payment-id', id)
   headers.set('payment-token', token)
   const own = new Headers(headers)
-  // Its room was reserved before the authorization.
-  const isReserved = purpose.idempotencyKey !== undefined
+  const isKeyed = purpose.idempotencyKey !== undefined
   const kept = createKept((bytes) => {
     const answer = { status, headers: own, body: bytes }
-    return keepAnswer(context, request, authorization, { answer, isReserved })
+    // Its room was reserved before the authorization. A fault ends its settlement here.
+    if (isKeyed) return answers.store(authorization, answer, now())
+    return keepAnswer(context, request, authorization, { answer, isReserved: false })
   })
   const passed = streamByUse(body, request.signal, {
     limitMs: leftMs(context, authorization),
@@ -408,7 +419,7 @@ function stream(
     kept,
     // Without a key the bytes are for a buyer that has got none of them.
     onStart: () => {
-      if (!isReserved) kept.drop()
+      if (!isKeyed) kept.drop()
     },
     async charge({ end, reach }) {
       const cost = end === 'broken' ? nothing : chargeOf(made, authorization, end === 'whole')
