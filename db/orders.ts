@@ -267,7 +267,7 @@ for (const { from, to } of Object.values(rules)) {
 const columns: Readonly<Record<string, { name: string }>> = getTableColumns(orders)
 
 /** The name in the database of a column of orders. */
-export function nameOf(column: string): string {
+export function columnNameOf(column: string): string {
   const name = columns[column]?.name
   if (name === undefined) throw new Error(`orders have no ${column}`)
   return name

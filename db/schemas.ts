@@ -20,7 +20,7 @@ export const programKey = 'program'
 export type Schema = { applied: readonly Applied[]; program: string | undefined }
 
 /** The last migration of a database; undefined for one without tables. */
-export function lastOf({ applied }: Schema): string | undefined {
+export function lastMigrationOf({ applied }: Schema): string | undefined {
   return applied.at(-1)?.name
 }
 
@@ -49,7 +49,7 @@ export function misfit(
 ): string | undefined {
   const refusal = refusalOf(schema, list, about)
   if (refusal !== undefined || schema.applied.length === list.length) return refusal
-  const last = lastOf(schema)
+  const last = lastMigrationOf(schema)
   if (last === undefined)
     return `${nameOf(about)} has no tables of turnpike: start serve once, which makes them`
   return (
@@ -86,7 +86,7 @@ function isOfNewer(schema: Schema, list: readonly Migration[], about: About): st
   const own =
     about.program === undefined ? 'this turnpike' : `this is turnpike ${about.program} and`
   return (
-    `${nameOf(about)} was made by ${makerOf(schema, 'a newer turnpike')} (schema ${lastOf(schema)}); ` +
+    `${nameOf(about)} was made by ${makerOf(schema, 'a newer turnpike')} (schema ${lastMigrationOf(schema)}); ` +
     `${own} knows schema ${list.at(-1)?.name}: ${useOther(schema)}`
   )
 }
@@ -95,7 +95,7 @@ function isOfNewer(schema: Schema, list: readonly Migration[], about: About): st
 function isOfEarlier(schema: Schema, about: About): string {
   return (
     `${nameOf(about)} was made by a turnpike from before the first release (schema ` +
-    `${lastOf(schema)}), and this turnpike cannot read it: sell it out with the turnpike that made ` +
+    `${lastMigrationOf(schema)}), and this turnpike cannot read it: sell it out with the turnpike that made ` +
     'it, until no payment and no order is open, or start anew with another directory in --data ' +
     'or an empty database in DATABASE_URL'
   )

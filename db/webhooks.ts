@@ -62,7 +62,7 @@ type Swept = {
  * commits of those; `subscribe` says for which endpoints. None of the writes here waits for the
  * disk: what a power loss undoes is sent again with the same id.
  */
-export type WebhookLedger = ReturnType<typeof createMessages> & {
+export type WebhookLedger = ReturnType<typeof createWebhookMessages> & {
   subscribe(subscriptions: Subscriptions): void
   /** Notifies inside the transaction that writes messages, which may still be rolled back. */
   onMessage(listener: () => void): void
@@ -92,7 +92,7 @@ export const isDue = `state = 'waiting' AND endpoint = $endpoint AND due_at <= $
   ORDER BY due_at, seq LIMIT $limit`
 
 /** All but what writes the messages of events. */
-export function createMessages(base: MessagesBase) {
+export function createWebhookMessages(base: MessagesBase) {
   return { ...readMessages(base), ...changeMessages(base), sweep: createSweep(base) }
 }
 

@@ -2,7 +2,7 @@ import { type Base, type Clocks, openBase } from './app/base'
 import { createHandlers } from './app/handlers'
 import { type Listener, type ListenOptions, listenOn } from './app/listen'
 import type { AppOptions } from './app/options'
-import { type Parts, startParts } from './app/parts'
+import { type AppParts, startParts } from './app/parts'
 import { createRoutes } from './app/routes'
 import type { Config } from './config/Config'
 import type { Path } from './config/lines'
@@ -122,7 +122,7 @@ async function listen(base: Base, common: Omit<ListenOptions, 'hostname' | 'port
  * Builds the routes of a configuration, and a function that records the configuration in the
  * database.
  */
-async function prepare(parts: Parts, config: Config, previous?: Config) {
+async function prepare(parts: AppParts, config: Config, previous?: Config) {
   const { ledger, now } = parts
   const { retired, version, write } = await succeed(ledger.offers, config, { now: now(), previous })
   return {
@@ -140,7 +140,7 @@ async function prepare(parts: Parts, config: Config, previous?: Config) {
  * Keeps the accounts and assets of a configuration in the database, so that the figures of sales can
  * be read beside the service and from a copy, without the file and its secrets.
  */
-function describe({ ledger, relayers, deskAddress, now }: Parts, config: Config): Promise<void> {
+function describe({ ledger, relayers, deskAddress, now }: AppParts, config: Config): Promise<void> {
   const payouts = [config.service.payout, ...config.merchants.map(({ payout }) => payout)]
   const accounts = new Set([...relayers, deskAddress, ...payouts])
   return ledger.sales.describe({
@@ -159,7 +159,7 @@ function describe({ ledger, relayers, deskAddress, now }: Parts, config: Config)
   })
 }
 
-async function reload(parts: Parts, config: Config): Promise<readonly Path[]> {
+async function reload(parts: AppParts, config: Config): Promise<readonly Path[]> {
   const { current } = parts
   const places = needsRestart(current.config, config)
   if (places.length > 0) return places
@@ -177,7 +177,7 @@ async function reload(parts: Parts, config: Config): Promise<readonly Path[]> {
  * Accepts the offers of other gateways, whose configuration may differ while operators change it on one
  * after the other. Resolves when the present ones are accepted.
  */
-async function followOffers(parts: Parts, turn: ReturnType<typeof inTurn>): Promise<void> {
+async function followOffers(parts: AppParts, turn: ReturnType<typeof inTurn>): Promise<void> {
   const { current, ledger, log } = parts
   const look = async () => {
     if (current.isStopping) return
@@ -228,7 +228,7 @@ const lastWritesMs = 8_000
 /** The last write has at least this part of that time, ms. */
 const leastMs = 2_000
 
-async function stop(listener: Listener, parts: Parts): Promise<void> {
+async function stop(listener: Listener, parts: AppParts): Promise<void> {
   const { current, database, ledger, now } = parts
   if (current.isStopping) return
   current.isStopping = true

@@ -124,7 +124,7 @@ function isLoopback(host: string): boolean {
 }
 
 /** What a start must know of a server. */
-export type Facts = {
+export type ServerFacts = {
   /** `server_version_num`, such as 150010. */
   version: number
   fsync: boolean
@@ -138,8 +138,8 @@ const versionMin = 150_000
 /** A larger difference of the clocks ends a start. */
 const skewMaxMs = 5_000
 
-async function readFacts(query: Query): Promise<Facts> {
-  const [facts] = await query<Facts>(
+async function readFacts(query: Query): Promise<ServerFacts> {
+  const [facts] = await query<ServerFacts>(
     `SELECT current_setting('server_version_num')::int AS version,
        current_setting('fsync')::boolean AS fsync,
        current_setting('full_page_writes')::boolean AS "fullPageWrites",
@@ -156,7 +156,7 @@ async function readFacts(query: Query): Promise<Facts> {
  * Throws `DatabaseStartError` with every reason why commits of this server cannot be relied upon.
  * `acceptsLoss` is for tests, whose servers keep nothing.
  */
-export function assertFit(facts: Facts, name: string, { acceptsLoss = false } = {}): void {
+export function assertFit(facts: ServerFacts, name: string, { acceptsLoss = false } = {}): void {
   const { version, fsync, fullPageWrites, encoding, mayCreate } = facts
   const loses = (setting: string) =>
     `PostgreSQL at ${name} has ${setting} = off, so that a power loss can undo payments: set it to on`

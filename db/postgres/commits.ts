@@ -1,9 +1,9 @@
 import type { EventType } from '../../src/protocol/Webhook'
 import type { WebhookEvent } from '../webhooks'
-import { DatabaseGoneError, errorOf, type Fault, PostgresError } from './errors'
+import { type DatabaseFault, DatabaseGoneError, errorOf, PostgresError } from './errors'
 import type { Query } from './Line'
 import type { Kind, Lines } from './line-pool'
-import { nameOf } from './reader'
+import { statementNameOf } from './reader'
 import type { Json } from './rows'
 
 /** A change of the ledger: a function of the database and its input. */
@@ -84,7 +84,7 @@ export function createCommits(options: CommitsOptions) {
      */
     run<Row>(kind: Kind, text: string, values: readonly unknown[]) {
       const work = surely(options, kind, (query) =>
-        query<Row>(text, values, { name: nameOf(text) }),
+        query<Row>(text, values, { name: statementNameOf(text) }),
       )
       single.add(work)
       return work.finally(() => single.delete(work))
@@ -184,7 +184,7 @@ type Answer = {
   /** Whether other gateways live. */
   others: boolean
   /** One for each change. */
-  answers: readonly ({ error: Fault } | ({ value: Json } & Partial<ChangedIds>))[]
+  answers: readonly ({ error: DatabaseFault } | ({ value: Json } & Partial<ChangedIds>))[]
 }
 
 /** Commits entries and settles their promises. Never rejects. */

@@ -29,7 +29,7 @@ export class PostgresError extends Error {
   readonly constraint: string | undefined
   readonly detail: string | undefined
 
-  constructor({ code, message, constraint, detail }: Fault) {
+  constructor({ code, message, constraint, detail }: DatabaseFault) {
     super(message)
     this.code = code
     this.constraint = constraint ?? undefined
@@ -60,7 +60,7 @@ export class LaneLostError extends Error {
 }
 
 /** An error as the database describes it. */
-export type Fault = {
+export type DatabaseFault = {
   code: string
   message: string
   constraint?: string | null | undefined
@@ -68,7 +68,7 @@ export type Fault = {
 }
 
 /** The error that a fault of a function means. */
-export function errorOf(fault: Fault): Error {
+export function errorOf(fault: DatabaseFault): Error {
   const detail = fault.detail || undefined
   if (fault.code === refusedState) return new RefusedError(fault.message as RowsRefusal, detail)
   if (fault.code === laneLostState) return new LaneLostError(detail)

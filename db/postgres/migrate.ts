@@ -3,7 +3,7 @@ import {
   type About,
   type Applied,
   hashOf,
-  lastOf,
+  lastMigrationOf,
   type Migration,
   MigrationError,
   misfit,
@@ -63,7 +63,7 @@ export async function upgrade(
   query: Query,
   { name, program, now }: UpgradeOptions,
 ): Promise<Upgrade | undefined> {
-  const from = lastOf(await schemaOf(query))
+  const from = lastMigrationOf(await schemaOf(query))
   const applied = await migrate(query, now, { file: `the database ${name}`, program }).catch(
     (error: unknown) => {
       if (error instanceof MigrationError) throw new DatabaseStartError(error.message)

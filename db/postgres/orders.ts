@@ -2,9 +2,9 @@ import type { Hex } from 'viem'
 import type { EventType } from '../../src/protocol/Webhook'
 import type { Order } from '../Order'
 import {
+  columnNameOf,
   createOrderReads,
   givenBy,
-  nameOf,
   type OrderLedger,
   type OrderMove,
   type OrderRide,
@@ -55,22 +55,22 @@ function changeBy(rule: Rule, given: Given): Json {
   const isHash = (value: Value) =>
     value !== null && 'given' in value && value.given === 'hash' && given.hash === undefined
   const conditions = when.flatMap((each) =>
-    'isSet' in each ? [] : [[nameOf(each.column), resolve(each.is, given)] as const],
+    'isSet' in each ? [] : [[columnNameOf(each.column), resolve(each.is, given)] as const],
   )
   return {
     from,
     is: Object.fromEntries(conditions),
-    has: when.filter((each) => 'isSet' in each).map(({ column }) => nameOf(column)),
+    has: when.filter((each) => 'isSet' in each).map(({ column }) => columnNameOf(column)),
     set: {
       ...Object.fromEntries(
         entries
           .filter(([, value]) => !isHash(value))
-          .map(([column, value]) => [nameOf(column), resolve(value, given)]),
+          .map(([column, value]) => [columnNameOf(column), resolve(value, given)]),
       ),
       ...(to && { state: to }),
       updated_at: given.at,
     },
-    hashed: entries.filter(([, value]) => isHash(value)).map(([column]) => nameOf(column)),
+    hashed: entries.filter(([, value]) => isHash(value)).map(([column]) => columnNameOf(column)),
   }
 }
 

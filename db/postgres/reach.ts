@@ -89,7 +89,8 @@ function reasonsOf({ failures }: NoPrimaryError, target: Url.Target): readonly s
   for (const { client, error } of failures) {
     const name = nameOf(client)
     // With `prefer` the second attempt says more only when there is no TLS.
-    if (reasons.get(name)?.startsWith(noTls) !== false) reasons.set(name, reasonOf(error, target))
+    if (reasons.get(name)?.startsWith(noTls) !== false)
+      reasons.set(name, unreachableReasonOf(error, target))
   }
   return [...reasons].map(([name, reason]) => `PostgreSQL at ${name} ${reason}`)
 }
@@ -107,7 +108,7 @@ export function startErrorOf(error: unknown, target: Url.Target): unknown {
       const isState =
         said instanceof Error && 'code' in said && /^[0-9A-Z]{5}$/.test(`${said.code}`)
       const reason = isState
-        ? reasonOf(said, target)
+        ? unreachableReasonOf(said, target)
         : 'was lost during the start: start again when it answers'
       return new DatabaseStartError(`PostgreSQL at ${Url.describe(target)} ${reason}`)
     }
@@ -117,7 +118,7 @@ export function startErrorOf(error: unknown, target: Url.Target): unknown {
 }
 
 /** Why a server cannot be reached, after its name. */
-export function reasonOf(error: unknown, target: Url.Target): string {
+export function unreachableReasonOf(error: unknown, target: Url.Target): string {
   if (!(error instanceof Error)) return 'cannot be used: report this'
   if (error instanceof UnfitError) return error.message
   const code = 'code' in error ? String(error.code) : ''

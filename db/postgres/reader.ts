@@ -24,7 +24,7 @@ type Run = <T>(work: (query: Query) => Promise<T>) => Promise<T>
 
 function readerOf(run: Run): Reader {
   const all = <Row>(text: string, values: readonly unknown[] = []) =>
-    run((query) => query<Row>(text, values, { name: nameOf(text) }))
+    run((query) => query<Row>(text, values, { name: statementNameOf(text) }))
   return {
     all,
     one: async <Row>(text: string, values?: readonly unknown[]) =>
@@ -55,7 +55,7 @@ export function selectsOf({ all }: Pick<Reader, 'all'>): Selects {
 const names = new Map<string, string>()
 
 /** The name under which a connection keeps a statement. */
-export function nameOf(text: string): string {
+export function statementNameOf(text: string): string {
   const known = names.get(text)
   if (known !== undefined) return known
   const name = `text_${names.size}`

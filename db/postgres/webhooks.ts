@@ -1,5 +1,5 @@
 import { createSubscribers, type Subscribers } from '../outbox'
-import { createMessages, type WebhookLedger } from '../webhooks'
+import { createWebhookMessages, type WebhookLedger } from '../webhooks'
 import type { Messages } from './commits'
 import type { Parts } from './parts'
 import { selectsOf } from './reader'
@@ -12,7 +12,7 @@ type Options = Pick<Parts, 'commits' | 'reader'> & {
 }
 
 export function createWebhooks({ commits, reader, outbox, isSender }: Options): WebhookLedger {
-  const messages = createMessages({
+  const messages = createWebhookMessages({
     ...selectsOf(reader),
     change:
       <Row>(kind: 'commit' | 'soon', text: string) =>

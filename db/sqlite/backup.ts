@@ -8,7 +8,7 @@ import { databaseName } from './directory'
  * Writes a copy of the data directory's database to `file`, also while a gateway runs. Returns its
  * size in bytes. Throws what `copyTo` throws, and BackupError without a database.
  */
-export function backup(options: { dataDir: string; file: string }): number {
+export function writeBackup(options: { dataDir: string; file: string }): number {
   const { dataDir } = options
   const source = join(dataDir, databaseName)
   if (!existsSync(source))

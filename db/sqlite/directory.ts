@@ -45,11 +45,11 @@ export function openDirectory(path: string): string[] {
   } catch (cause) {
     throw new DataDirectoryError(refusal(path, codeOf(cause), stats), { cause })
   }
-  return warningsOf(path, stats, process.geteuid?.())
+  return directoryWarningsOf(path, stats, process.geteuid?.())
 }
 
 /** Warnings about the owner and the mode of a directory that user `uid` can write. */
-export function warningsOf(
+export function directoryWarningsOf(
   path: string,
   { uid, mode }: Pick<Stats, 'uid' | 'mode'>,
   user: number | undefined,

@@ -7,7 +7,7 @@ import {
   type About,
   type Applied,
   hashOf,
-  lastOf,
+  lastMigrationOf,
   leavesOrphans,
   type Migration,
   MigrationError,
@@ -117,7 +117,7 @@ const copyName = /^\.backup-\d+(?:-.+)?-(\d{8}T\d{9}Z)$/
 export function upgrade(sqlite: Database, options: UpgradeOptions): Upgrade | undefined {
   const { file, now, program, list = migrations } = options
   const before = schemaOf(sqlite)
-  const from = lastOf(before)
+  const from = lastMigrationOf(before)
   const to = list.at(-1)?.name ?? ''
   const apply = () => {
     const applied = migrate(sqlite, now, list, { file, program })
@@ -155,7 +155,7 @@ function copyBefore(
   } catch (cause) {
     const reason = cause instanceof Error ? cause.message : 'unknown'
     throw new UpgradeError(
-      `${file} has schema ${lastOf(before)} and needs ${to}. It is copied before it is migrated, ` +
+      `${file} has schema ${lastMigrationOf(before)} and needs ${to}. It is copied before it is migrated, ` +
         `and ${cause instanceof BackupError ? reason : `that failed: ${reason}`}. Nothing was changed.`,
       { cause },
     )
@@ -166,7 +166,7 @@ function copyBefore(
 function nameOf(schema: Schema, now: number): string {
   const { program } = schema
   const parts = [
-    lastOf(schema)?.split('_', 1)[0],
+    lastMigrationOf(schema)?.split('_', 1)[0],
     ...(program === undefined ? [] : [program.replace(/[^\w.+-]/g, '_')]),
     new Date(now).toISOString().replace(/[-:.]/g, ''),
   ]

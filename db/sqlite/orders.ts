@@ -3,9 +3,9 @@ import { sqlite as dialect } from '../dialect'
 import type { JobRider, OrderRows } from '../Ledger'
 import type { Order } from '../Order'
 import {
+  columnNameOf,
   createOrderReads,
   givenBy,
-  nameOf,
   newOrderRow,
   type OrderLedger,
   type OrderMove,
@@ -61,10 +61,12 @@ function textOf({ from, to, set = {}, when = [] }: Rule): string {
     if (value === null) return 'NULL'
     return 'given' in value ? `$${value.given}` : `$${value.after} + 1`
   }
-  const changes = Object.entries(set).map(([key, value]) => `${nameOf(key)} = ${write(value)}`)
+  const changes = Object.entries(set).map(
+    ([key, value]) => `${columnNameOf(key)} = ${write(value)}`,
+  )
   if (to !== undefined) changes.push(`state = '${to}'`)
   const conditions = when.map((each) => {
-    const name = nameOf(each.column)
+    const name = columnNameOf(each.column)
     return 'isSet' in each ? `AND ${name} IS NOT NULL` : `AND ${name} IS ${write(each.is)}`
   })
   return `UPDATE orders SET ${[...changes, 'updated_at = $at'].join(', ')}

@@ -5,7 +5,7 @@ import { type AddedGas, createSubscribers } from '../outbox'
 import type { Payment } from '../Payment'
 import * as Event from '../WebhookEvent'
 import {
-  createMessages,
+  createWebhookMessages,
   type MessagesBase,
   type Subscriptions,
   type WebhookEvent,
@@ -28,7 +28,7 @@ export function createWebhooks(db: Db, group: Group, outbox: Outbox): WebhookLed
     async add(event) {
       await group.addSoon(() => outbox.add(event))
     },
-    ...createMessages({ ...selectsOf(db), change }),
+    ...createWebhookMessages({ ...selectsOf(db), change }),
   }
 }
 

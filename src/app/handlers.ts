@@ -15,7 +15,7 @@ import * as Problem from '../protocol/Problem'
 import type { Settlement } from '../settlement/settlement'
 import { sponsorApprove } from '../sponsor/granting'
 import { createMarketHandlers, createOrderHandlers } from '../stock/handlers'
-import type { Parts } from './parts'
+import type { AppParts } from './parts'
 
 /** The handlers of the requests under one configuration. */
 export type Handlers = ReturnType<typeof createHandlers>
@@ -24,7 +24,7 @@ export type Handlers = ReturnType<typeof createHandlers>
  * The handlers under one configuration. They are built anew for each configuration, so that no
  * handler mixes two.
  */
-export function createHandlers(config: Config, retired: RetiredOffers, parts: Parts) {
+export function createHandlers(config: Config, retired: RetiredOffers, parts: AppParts) {
   const { settlement, exchange, startedStock, deskAddress, receiptAddress, peerOf } = parts
   const { service } = config
   const isReady: Settlement['isReady'] = (network) =>
@@ -102,7 +102,7 @@ export function once<T>(make: () => Promise<T>): () => Promise<T> {
 type Availability = ReturnType<typeof availabilityIn>
 
 /** Which upstreams of the merchants answer; from memory. */
-function availabilityIn({ merchants }: Config, { breaker, exchange, now }: Parts) {
+function availabilityIn({ merchants }: Config, { breaker, exchange, now }: AppParts) {
   const originsAt = (merchant: Merchant) => originsOf(merchant, exchange?.data)
   const isOpen = (origin: string) => breaker.isOpen(origin, now())
   return {
@@ -115,7 +115,7 @@ function availabilityIn({ merchants }: Config, { breaker, exchange, now }: Parts
   }
 }
 
-function healthOf(config: Config, parts: Parts, { openMerchants }: Availability) {
+function healthOf(config: Config, parts: AppParts, { openMerchants }: Availability) {
   const { settlement } = parts
   const { storage, server } = parts.database
   return createHealth({
@@ -139,7 +139,7 @@ function healthOf(config: Config, parts: Parts, { openMerchants }: Availability)
 /** Requests of one address in a minute: more than a scraper sends, fewer than a guess needs. */
 const metricsPerMinute = 120
 
-type MetricsOptions = Pick<Parts, 'adminToken' | 'peerOf' | 'rateLimit' | 'registry' | 'now'> & {
+type MetricsOptions = Pick<AppParts, 'adminToken' | 'peerOf' | 'rateLimit' | 'registry' | 'now'> & {
   service: Pick<Service, 'metrics' | 'trustProxy'>
 }
 

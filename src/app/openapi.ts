@@ -2,7 +2,7 @@ import { type TObject, Type } from '@sinclair/typebox'
 import type { Config } from '../config/Config'
 import { resourcesQuery } from '../gateway/documents/documents'
 import * as Messages from '../gateway/mcp/Messages'
-import { type Document, respond, seal } from '../http/document'
+import { type Document, seal, sendDocument } from '../http/document'
 import * as Facilitation from '../protocol/Facilitation'
 import * as Schema from '../protocol/Schema'
 import { grantBody } from '../sponsor/granting'
@@ -141,7 +141,7 @@ export function createApiDocument(config: Config): (request: Request) => Respons
   let made: Document | undefined
   return (request) => {
     made ??= seal(JSON.stringify(describeApi(config)))
-    return respond(request, made, 'application/json', maxAgeSeconds)
+    return sendDocument(request, made, 'application/json', maxAgeSeconds)
   }
 }
 

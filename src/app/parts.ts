@@ -14,7 +14,7 @@ import type { Peer } from '../http/client'
 import { salts } from '../http/ids'
 import { createRateLimit } from '../http/rate-limit'
 import { createReceipts } from '../paywall/answer/receipts'
-import { createAnswers } from '../paywall/answer/store'
+import { createAnswerStore } from '../paywall/answer/store'
 import { createReclaim } from '../paywall/answer/transfer-rate'
 import { attemptsMax, cutAttemptsMax } from '../paywall/answer/undelivered'
 import type { Claims } from '../paywall/checkout'
@@ -44,7 +44,7 @@ export type HttpServer = {
 const pendingShown = 20
 
 /** Parts that survive a reload, because they have state or money. */
-export type Parts = Awaited<ReturnType<typeof startParts>>
+export type AppParts = Awaited<ReturnType<typeof startParts>>
 
 /** Starts the parts in the order of their dependencies. */
 export async function startParts(base: Base, { peerOf, certificates }: HttpServer) {
@@ -200,7 +200,7 @@ async function startSales(base: Base, { settlement, sponsoring, relayers, waitMs
   const paywall = createPaywall({
     ...terms,
     quoter,
-    answers: await createAnswers(ledger.answers, options.answersMaxBytes),
+    answers: await createAnswerStore(ledger.answers, options.answersMaxBytes),
     transferRateMin: {
       stalledMax: stalledStreamsMax,
       reclaim: createReclaim(collect),

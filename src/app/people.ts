@@ -1,11 +1,11 @@
 import type { Config, Merchant } from '../config/Config'
 import { refusedOf } from '../gateway/upstream/refusals'
 import type { Actions, Done, MerchantState } from '../web/admin/sources'
-import { createAdmin } from '../web/admin/start'
+import { createAdminPages } from '../web/admin/start'
 import { createPages, type PagesOptions } from '../web/public/pages'
 import { createProblemPages } from '../web/public/problems'
 import { createApiDocument } from './openapi'
-import type { Parts } from './parts'
+import type { AppParts } from './parts'
 
 /** The pages and documents that only people read. A start does not load this file. */
 export type People = ReturnType<typeof createPeople>
@@ -17,7 +17,7 @@ type Options = PagesOptions & {
   openOrigins(): readonly string[]
 }
 
-export function createPeople(config: Config, parts: Parts, options: Options) {
+export function createPeople(config: Config, parts: AppParts, options: Options) {
   const { settlement, latency, startedStock, ledger, database } = parts
   const sources = {
     ...parts,
@@ -43,7 +43,7 @@ export function createPeople(config: Config, parts: Parts, options: Options) {
   return {
     pages: createPages(options),
     /** The pages of the operator. */
-    admin: createAdmin(config, { ...parts, ...options, sources }),
+    admin: createAdminPages(config, { ...parts, ...options, sources }),
     /** What the codes of problems mean. */
     problems: createProblemPages(config),
     /** Our own endpoints as OpenAPI. */
@@ -52,7 +52,7 @@ export function createPeople(config: Config, parts: Parts, options: Options) {
 }
 
 /** The actions of an operator. */
-function actionsOf({ pauses, ledger, operator, startedStock, now }: Parts): Actions {
+function actionsOf({ pauses, ledger, operator, startedStock, now }: AppParts): Actions {
   return {
     async pause(of, isPause) {
       const hasChanged = await pauses.set(of, isPause)

@@ -49,7 +49,7 @@ export function createHead(blockTimeMs = 1_000): Head {
 /**
  * Updates the head from a block. Timestamps are unix seconds: on fast chains many blocks share one.
  */
-export function observe(
+export function observeBlock(
   head: Head,
   block: { number: bigint; timestamp: bigint; baseFeeWei: bigint },
 ): void {
@@ -80,7 +80,7 @@ const agreeingMin = 8
  * reorganisation until the next start. `top`: the newest block of the node that is in use. True
  * when the number was lowered.
  */
-export function reconsider(head: Head, top: bigint): boolean {
+export function reconsiderHead(head: Head, top: bigint): boolean {
   if (top + lagBlocks >= head.number) {
     head.contradicting = 0
     head.agreeing++

@@ -4,7 +4,7 @@ import * as Crypto from '../protocol/Crypto'
 import type { Transfer } from '../protocol/Transfer'
 
 /** A log of a receipt. Topics and data in lower-case hex. */
-export type Log = { address: Address; topics: readonly Hex[]; data: Hex; index: number }
+export type ReceiptLog = { address: Address; topics: readonly Hex[]; data: Hex; index: number }
 
 /** The fields of a receipt that settlement reads. */
 export type Receipt = {
@@ -12,7 +12,7 @@ export type Receipt = {
   success: boolean
   blockNumber: bigint
   blockHash: Hex
-  logs: readonly Log[]
+  logs: readonly ReceiptLog[]
   effectiveGasPriceWei: bigint
   gasUsed: bigint
   /** Total cost of the transaction for the relayer, the L1 share of OP chains included. */
@@ -60,11 +60,11 @@ export function deserialize(text: string): Receipt {
 }
 
 /** The valid logs of an answer to `eth_getLogs`, with their transactions. */
-export function parseLogs(value: unknown): (Log & { transactionHash: Hex })[] {
+export function parseLogs(value: unknown): (ReceiptLog & { transactionHash: Hex })[] {
   return Array.isArray(value) ? value.flatMap((each) => parseLog(each) ?? []) : []
 }
 
-function parseLog(value: unknown): (Log & { transactionHash: Hex }) | undefined {
+function parseLog(value: unknown): (ReceiptLog & { transactionHash: Hex }) | undefined {
   if (!isRecord(value) || !isHex(value.address) || !isHex(value.data)) return undefined
   if (!isHex(value.logIndex) || !isHex(value.transactionHash)) return undefined
   if (!Array.isArray(value.topics) || !value.topics.every(isHex) || value.removed === true) {
@@ -91,13 +91,13 @@ export function addressTopic(address: Address): Hex {
 type Sought = Pick<Transfer, 'asset' | 'payer' | 'payee' | 'amountAtomic'>
 
 /** Whether a log is the token's Transfer of exactly this money. */
-export function isTransfer(log: Log, transfer: Sought): boolean {
+export function isTransfer(log: ReceiptLog, transfer: Sought): boolean {
   return keyOf(log) === transferKey(transfer)
 }
 
 /** Amounts of the token's Transfers from one account to another, in the order of the logs. */
 export function transfersOf(
-  logs: readonly Log[],
+  logs: readonly ReceiptLog[],
   { token, from, to }: { token: Address; from: Address; to: Address },
 ): bigint[] {
   const parties = partiesOf(token, from, to)
@@ -109,7 +109,7 @@ export function transfersOf(
  * same indexes: which of several equal logs is assigned to which of them does not matter.
  */
 export function findTransfers(
-  logs: readonly Log[],
+  logs: readonly ReceiptLog[],
   transfers: readonly Sought[],
 ): (readonly number[])[] {
   const found = new Map<string, number[]>()
@@ -133,7 +133,7 @@ function partiesOf(token: Address, from: Address, to: Address): string {
 }
 
 /** The `transferKey` of a log; undefined for one that is not a Transfer. */
-function keyOf({ address, topics, data }: Log): string | undefined {
+function keyOf({ address, topics, data }: ReceiptLog): string | undefined {
   const [topic, from, to] = topics
   const isTransfer = topic === transferTopic && topics.length === 3 && data.length === 66
   return isTransfer ? `${address.toLowerCase()} ${from} ${to} ${data}` : undefined

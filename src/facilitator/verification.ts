@@ -14,7 +14,7 @@ import * as Refusals from '../settlement/read/refusals'
 import { unwrap } from '../settlement/read/simulate'
 import type { Settlement } from '../settlement/settlement'
 import type { ApprovalSponsor } from '../settlement/sponsorship'
-import { lacksAllowance, reasonOf } from '../settlement/sponsorship'
+import { lacksAllowance, refusalReasonOf } from '../settlement/sponsorship'
 import * as Policy from './Policy'
 
 export type VerificationOptions = {
@@ -224,7 +224,7 @@ export async function verifyOnChain(
   if (late === undefined && approval && sponsor && lacksAllowance(verdict)) {
     const checked = await sponsor.check(transfer, approval)
     if (checked.kind !== 'refused') return checked
-    return { kind: 'bad', reason: reasonOf(checked.code), detail: checked.detail }
+    return { kind: 'bad', reason: refusalReasonOf(checked.code), detail: checked.detail }
   }
   switch (verdict.kind) {
     case 'refused':

@@ -11,7 +11,7 @@ import * as Problem from '../protocol/Problem'
 import type { Documents } from './documents/documents'
 import { compileItems } from './items'
 import * as Route from './Route'
-import { admit, emptyBody, type SaleContext } from './sale'
+import { emptyBody, type SaleContext, sellWithinLimits } from './sale'
 import type { IncomingRequest } from './upstream/source'
 
 export type GatewayOptions = Omit<SaleContext, 'service'> & {
@@ -106,7 +106,7 @@ function route(state: State, request: Request, caller: Caller): Response | Promi
     requestId,
     envelope,
   }
-  return admit(state, incoming)
+  return sellWithinLimits(state, incoming)
 }
 
 function finish(response: Response, requestId: string): Response {

@@ -17,8 +17,8 @@ import {
   fulfil,
   fulfilBuiltin,
   type IncomingRequest,
-  prepare,
-  unavailable,
+  prepareUpstream,
+  unavailabilityOf,
 } from './upstream/source'
 import type { InvalidParam } from './validate'
 
@@ -42,7 +42,10 @@ export const emptyBody = new Uint8Array()
 const droppedBody = new Uint8Array()
 
 /** Sells to a client within its limits. Throws ProblemError. */
-export function admit(sales: SaleContext, incoming: IncomingRequest): Response | Promise<Response> {
+export function sellWithinLimits(
+  sales: SaleContext,
+  incoming: IncomingRequest,
+): Response | Promise<Response> {
   return incoming.presented.kind === 'none' ? open(sales, incoming) : limit(sales, incoming)
 }
 
@@ -165,7 +168,7 @@ function sell(sales: SaleContext, incoming: IncomingRequest): Response | Promise
     get invalidParams() {
       return hasInputs(incoming) ? invalidIn(sales, incoming) : []
     },
-    unavailable: () => unavailable(sales, match),
+    unavailable: () => unavailabilityOf(sales, match),
     reserve: () => {
       const free = merchant.builtin
         ? () => undefined
@@ -176,7 +179,7 @@ function sell(sales: SaleContext, incoming: IncomingRequest): Response | Promise
       peer.hold?.(true)
       return free
     },
-    prepare: () => prepare(sales, incoming),
+    prepare: () => prepareUpstream(sales, incoming),
     fulfil: (payment) =>
       merchant.builtin === undefined
         ? fulfil(sales, incoming, payment)
@@ -195,7 +198,7 @@ function priced({ item, match, body }: IncomingRequest): Item {
 function ask(sales: SaleContext, incoming: IncomingRequest): Response {
   const { match, item, path, search, body, requestId } = incoming
   // Starts a lookup that a payment would otherwise wait for, and does not wait for it.
-  const problem = unavailable(sales, match)
+  const problem = unavailabilityOf(sales, match)
   if (problem instanceof Problem.ProblemError) throw problem
   const asked = {
     item: match.route.meter === undefined ? item : priced(incoming),

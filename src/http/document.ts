@@ -12,7 +12,7 @@ export function seal(text: string): Document {
  * Answers 200, or 304 when the client has the document already. Pages of other origins may read the
  * document.
  */
-export function respond(
+export function sendDocument(
   request: Request,
   { text, etag }: Document,
   type: string,

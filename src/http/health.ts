@@ -1,7 +1,7 @@
 import { scrub } from '../log'
 
 /** What the health endpoints read. All values come from memory: a probe causes no I/O. */
-export type Sources = {
+export type HealthSources = {
   /** Whether at least one route can be sold now. */
   canSell(): boolean
   networks(): readonly {
@@ -47,7 +47,7 @@ type DatabaseServer = {
  * (`[least, most]` in ms, null: unknown). The answer is public, so `scrub` filters the reasons. It
  * names merchants and never the hosts of their upstreams, which may be private.
  */
-export function createHealth(sources: Sources) {
+export function createHealth(sources: HealthSources) {
   const healthz = (): Response => {
     const ok = sources.canSell()
     return answer(ok, { status: ok ? 'ok' : 'unavailable' })

@@ -4,7 +4,7 @@ import * as Problem from '../protocol/Problem'
  * The result for one request. `resetSeconds`: until the full quota is back, or, when refused, until
  * the next request is allowed.
  */
-export type Verdict = { ok: boolean; limit: number; remaining: number; resetSeconds: number }
+export type RateVerdict = { ok: boolean; limit: number; remaining: number; resetSeconds: number }
 
 export type RateLimit = ReturnType<typeof createRateLimit>
 
@@ -31,7 +31,7 @@ export function createRateLimit(
    * Counts one request of `key` at `now` (unix ms), or `weight` units of it. `limit`: in a minute; 0
    * refuses everything.
    */
-  function take(key: string, limit: number, now: number, weight = 1): Verdict {
+  function take(key: string, limit: number, now: number, weight = 1): RateVerdict {
     const a = cellOf(key, 0)
     const b = cellOf(key, 1)
     const c = cellOf(key, 2)
@@ -66,7 +66,7 @@ export function createRateLimit(
 }
 
 /** `RateLimit-*` headers of a verdict, and `Retry-After` (seconds) when it refuses. */
-export function headers(verdict: Verdict): Record<string, string> {
+export function headers(verdict: RateVerdict): Record<string, string> {
   return {
     'RateLimit-Limit': String(verdict.limit),
     'RateLimit-Remaining': String(verdict.remaining),
@@ -76,7 +76,7 @@ export function headers(verdict: Verdict): Record<string, string> {
 }
 
 /** Refuses a request that is beyond its quota. `what` is counted. */
-export function assertWithin(verdict: Verdict, what = 'requests'): void {
+export function assertWithin(verdict: RateVerdict, what = 'requests'): void {
   if (verdict.ok) return
   const detail = `Too many ${what} from this address: wait for Retry-After.`
   throw Problem.of('rate-limited', detail, { headers: headers(verdict) })

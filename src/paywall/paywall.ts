@@ -2,7 +2,7 @@ import type { Payment } from '../../db/Payment'
 import * as Problem from '../protocol/Problem'
 import type { Reason } from '../settlement/send/Outcome'
 import { chargeMs } from '../settlement/upto/ceilings'
-import { createDeliveries, type Deliveries, type DeliveryRequest } from './answer/delivery'
+import { createPaidDeliveries, type Deliveries, type DeliveryRequest } from './answer/delivery'
 import { gone } from './answer/undelivered'
 import {
   assertContinues,
@@ -54,7 +54,7 @@ export type Paywall = ReturnType<typeof createPaywall>
 
 /** Sells the merchants' resources: each payment buys one answer of the upstream. */
 export function createPaywall(options: PaywallOptions) {
-  const deliveries = createDeliveries(options)
+  const deliveries = createPaidDeliveries(options)
   const byUse = createUsageDeliveries(options, deliveries)
   const running = { requests: 0, deliveries: 0 }
   const product = createGatewayProduct({ ...options, deliveries, byUse, running })

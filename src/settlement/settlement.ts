@@ -8,7 +8,7 @@ import { createChainReads } from './read/reads'
 import * as Refusals from './read/refusals'
 import { verify } from './read/simulate'
 import { noteUnsettled } from './repair/accept-external'
-import { createDeliveries } from './send/delivery'
+import { createDeliveryStates } from './send/delivery'
 import { createJobRunner } from './send/jobs'
 import type { Outcome } from './send/Outcome'
 import * as Payments from './send/payment'
@@ -17,7 +17,7 @@ import { type Background, createContext, type SettlementOptions, startBackground
 import { createAvailability } from './state/availability'
 import { type Context, chainOf, type PaymentRequest } from './state/state'
 import { within } from './state/wait'
-import { createAuthorizations } from './upto/authorizations'
+import { createUptoAuthorizations } from './upto/authorizations'
 import * as Charges from './upto/charges'
 
 /** What the products have of settlement. */
@@ -36,8 +36,8 @@ export async function createSettlement(options: SettlementOptions) {
   return {
     ...createPayments(context),
     /** The functions of the scheme `upto`. */
-    authorizations: createAuthorizations(context),
-    ...createDeliveries(context),
+    authorizations: createUptoAuthorizations(context),
+    ...createDeliveryStates(context),
     ...createJobRunner(context),
     ...createChainReads(context),
     ...createAvailability(context),

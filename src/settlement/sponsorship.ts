@@ -49,7 +49,7 @@ export async function withApproval<T extends { kind: string }>(
   if (sponsor === undefined || !lacksAllowance(outcome)) return outcome
   const approved = await sponsor.approve(transfer, approval, { waitMs: leftMs(), client })
   if (approved.kind === 'unavailable') return approved
-  if (approved.kind === 'refused') return refuse(reasonOf(approved.code), approved.detail)
+  if (approved.kind === 'refused') return refuse(refusalReasonOf(approved.code), approved.detail)
   return attempt(leftMs(), true)
 }
 
@@ -59,7 +59,7 @@ export function lacksAllowance(outcome: { kind?: string; reason?: string }): boo
 }
 
 /** The code of a sponsor's refusal; any other code is a fault of the payment itself. */
-export function reasonOf(code: string): Reason {
+export function refusalReasonOf(code: string): Reason {
   const [, own] = /^erc20_approval_(.*)$/s.exec(code) ?? []
   return own === undefined ? 'permit2_allowance_required' : `erc20_approval_${own}`
 }

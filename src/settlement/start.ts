@@ -2,7 +2,7 @@ import type { Address } from 'viem'
 import type { Ledger } from '../../db/Ledger'
 import { createClient } from '../chain/client'
 import { announced, createClock } from '../chain/clock'
-import { createHead, observe } from '../chain/head'
+import { createHead, observeBlock } from '../chain/head'
 import { createHeads } from '../chain/heads'
 import type { Block } from '../chain/receipt'
 import type { NetworkConfig } from '../config/Config'
@@ -252,7 +252,7 @@ function createChainState(network: NetworkConfig, options: SettlementOptions): C
   const monotonic = options.monotonic ?? options.now
   const clock = createClock()
   const onBlock = (block: Block) => {
-    observe(head, block)
+    observeBlock(head, block)
     announced(clock, block, monotonic())
   }
   return {

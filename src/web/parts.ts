@@ -6,16 +6,16 @@ import { type Html, html } from './html'
 /** Small parts that several pages have. */
 
 /** Whether a merchant can deliver now. */
-export type Health = 'available' | 'partly' | 'unavailable' | 'out-of-service'
+export type MerchantHealth = 'available' | 'partly' | 'unavailable' | 'out-of-service'
 
-const healths: Readonly<Record<Health, Html>> = {
+const healths: Readonly<Record<MerchantHealth, Html>> = {
   available: badge('good', 'available'),
   partly: badge('fair', 'partly available'),
   unavailable: badge('bad', 'not answering, nothing is charged'),
   'out-of-service': badge('bad', 'out of service'),
 }
 
-export function healthBadge(health: Health): Html {
+export function healthBadge(health: MerchantHealth): Html {
   return healths[health]
 }
 

@@ -1,7 +1,7 @@
 import { heapStats } from 'bun:jsc'
 import { expect, spyOn, test } from 'bun:test'
 import { collect } from '../../src/app/parts'
-import { serve } from '../../src/gateway/mcp/server'
+import { serveMessage } from '../../src/gateway/mcp/server'
 import * as Route from '../../src/gateway/Route'
 import { createUpstream, forward } from '../../src/gateway/upstream/upstream'
 import { createBudget, readBody } from '../../src/http/body'
@@ -81,7 +81,7 @@ test('attack: members that a call may not have are never copied', async () => {
     accept: 'application/json, text/event-stream',
   }
   const request = new Request('http://localhost/mcp', { method: 'POST', headers })
-  const answer = await serve(
+  const answer = await serveMessage(
     request,
     { jsonrpc: '2.0', id: 1, method: 'tools/list', params },
     { title: 'a', instructions: '', list: () => ({ tools: [] }), call: () => Promise.reject() },

@@ -1,8 +1,8 @@
 import { expect, test } from 'bun:test'
-import { createHealth, type Sources } from '../../src/http/health'
+import { createHealth, type HealthSources } from '../../src/http/health'
 
 test('readyz shows the server, and names a clock that differs', async () => {
-  const sources: Sources = {
+  const sources: HealthSources = {
     canSell: () => true,
     networks: () => [],
     merchantsOutOfService: () => [],
@@ -11,7 +11,7 @@ test('readyz shows the server, and names a clock that differs', async () => {
     storageFaults: () => [],
     certificateFaults: () => [],
   }
-  const ask = async (database?: Sources['database']) => {
+  const ask = async (database?: HealthSources['database']) => {
     const answer = await createHealth({ ...sources, ...(database && { database }) }).readyz()
     return [answer.status, await answer.json()]
   }

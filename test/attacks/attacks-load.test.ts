@@ -4,7 +4,7 @@ import { createAnswers as createLedger } from '../../db/sqlite/answers'
 import { open } from '../../db/sqlite/open'
 import { account } from '../../src/demo/accounts'
 import { createBudget, readBody } from '../../src/http/body'
-import { answerMaxBytes, createAnswers } from '../../src/paywall/answer/store'
+import { answerMaxBytes, createAnswerStore } from '../../src/paywall/answer/store'
 import { ProblemError } from '../../src/protocol/Problem'
 import { ask } from '../harness/buyer'
 import { close, connect, exchange } from '../harness/raw'
@@ -142,7 +142,7 @@ describe('the store of answers', () => {
     // Only answers are stored here, without their payments.
     db.sqlite.run('PRAGMA foreign_keys = OFF')
     const ledger = createLedger(db)
-    const answers = await createAnswers(ledger, 2 * answerMaxBytes)
+    const answers = await createAnswerStore(ledger, 2 * answerMaxBytes)
     const store = (id: string, bytes: number, now: number) =>
       answers.store(
         { id, transfer: { payer: id } } as unknown as Payment,
@@ -160,7 +160,7 @@ describe('the store of answers', () => {
     expect(await answers.find('too long', 0)).toBeUndefined()
     await store('b', 1000, 1)
     expect(await isFull(1)).toBe(true)
-    expect(await isFull(1, await createAnswers(ledger, 2 * answerMaxBytes))).toBe(true)
+    expect(await isFull(1, await createAnswerStore(ledger, 2 * answerMaxBytes))).toBe(true)
     const day = 24 * 60 * 60 * 1000
     expect(await answers.find('b', day)).toBeDefined()
     expect(await answers.find('a', day)).toBeUndefined()
@@ -179,7 +179,7 @@ describe('the room of the store', () => {
     const { promise, resolve: release } = Promise.withResolvers<void>()
     let sweeps = 0
     let reads = 0
-    const answers = await createAnswers(
+    const answers = await createAnswerStore(
       {
         ...ledger,
         sweep(now) {
@@ -218,7 +218,7 @@ describe('the shares of the store', () => {
     const directory = temporary()
     const db = open({ dataDir: directory.path, now: () => 0 })
     // 2 MiB each; a request in progress counts as 256 KiB.
-    const answers = await createAnswers(createLedger(db), 16 * answerMaxBytes)
+    const answers = await createAnswerStore(createLedger(db), 16 * answerMaxBytes)
     const asked = Array.from({ length: 9 }, () => answers.reserve('0xAb', 0))
     const [last, ...held] = (await Promise.all(asked)).toReversed()
     expect(last).toBeUndefined()

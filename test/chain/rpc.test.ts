@@ -11,7 +11,7 @@ import {
 } from 'viem'
 import { privateKeyToAccount } from 'viem/accounts'
 import { createClient, RpcError, RpcFault } from '../../src/chain/client'
-import { createHead, fees, observe, pollMs } from '../../src/chain/head'
+import { createHead, fees, observeBlock, pollMs } from '../../src/chain/head'
 import * as Multicall from '../../src/chain/multicall'
 import { sign } from '../../src/chain/transaction'
 import { account } from '../../src/demo/accounts'
@@ -269,7 +269,7 @@ describe('multicall', () => {
 describe('the head', () => {
   test('fees leave room for a doubled base fee and stay below the cap', () => {
     const head = createHead()
-    observe(head, { number: 5n, timestamp: 100n, baseFeeWei: 10n })
+    observeBlock(head, { number: 5n, timestamp: 100n, baseFeeWei: 10n })
     head.tipWei = 3n
     expect(fees(head, 1_000n)).toEqual({ maxFeeWei: 23n, maxTipWei: 3n })
     expect(fees(head, 20n)).toEqual({ maxFeeWei: 20n, maxTipWei: 3n })
@@ -278,13 +278,13 @@ describe('the head', () => {
 
   test('the head measures the block time, also where many blocks share a second', () => {
     const head = createHead()
-    observe(head, { number: 1_000n, timestamp: 100n, baseFeeWei: 0n })
-    observe(head, { number: 1_005n, timestamp: 100n, baseFeeWei: 0n })
+    observeBlock(head, { number: 1_000n, timestamp: 100n, baseFeeWei: 0n })
+    observeBlock(head, { number: 1_005n, timestamp: 100n, baseFeeWei: 0n })
     expect(head.blockTimeMs).toBe(1_000)
-    observe(head, { number: 1_100n, timestamp: 110n, baseFeeWei: 0n })
+    observeBlock(head, { number: 1_100n, timestamp: 110n, baseFeeWei: 0n })
     expect(head.blockTimeMs).toBe(100)
     expect(pollMs(head)).toBe(25)
-    observe(head, { number: 900n, timestamp: 90n, baseFeeWei: 7n })
+    observeBlock(head, { number: 900n, timestamp: 90n, baseFeeWei: 7n })
     expect(head).toMatchObject({ number: 1_100n, baseFeeWei: 0n })
   })
 })

@@ -13,7 +13,7 @@ import {
 } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { BackupError, backup } from '../../db/sqlite/backup'
+import { BackupError, writeBackup } from '../../db/sqlite/backup'
 import { open } from '../../db/sqlite/open'
 import { verifyReceipt } from '../../src/cli/buy/receipt'
 import type { Command } from '../../src/cli/Command'
@@ -225,7 +225,7 @@ describe('backup', () => {
     db.sqlite.run('BEGIN IMMEDIATE')
     db.sqlite.run("INSERT INTO pairs VALUES ('left', 50)")
     const file = join(directory, 'moment.sqlite')
-    expect(backup({ dataDir, file })).toBeGreaterThan(0)
+    expect(writeBackup({ dataDir, file })).toBeGreaterThan(0)
     db.sqlite.run('ROLLBACK')
     db.close()
     const restored = join(directory, 'restored')
@@ -259,8 +259,8 @@ describe('backup', () => {
       [broken, join(directory, 'none'), 'cannot be copied'],
     ]
     for (const [from, file, message] of faults) {
-      expect(() => backup({ dataDir: from, file })).toThrow(BackupError)
-      expect(() => backup({ dataDir: from, file })).toThrow(message)
+      expect(() => writeBackup({ dataDir: from, file })).toThrow(BackupError)
+      expect(() => writeBackup({ dataDir: from, file })).toThrow(message)
     }
     expect(statSync(taken).size).toBe(0)
     for (const name of ['target', 'none', 'missing'])

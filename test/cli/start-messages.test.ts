@@ -7,8 +7,8 @@ import * as Url from '../../db/postgres/Url'
 import {
   DataDirectoryError,
   databaseName,
+  directoryWarningsOf,
   openDirectory,
-  warningsOf,
 } from '../../db/sqlite/directory'
 import { createLedger } from '../../db/sqlite/ledger'
 import { DatabaseFileError, open } from '../../db/sqlite/open'
@@ -79,12 +79,12 @@ describe('the data directory', () => {
     const path = join(directory.path, 'data')
     expect(openDirectory(path)).toEqual([])
     expect([statSync(path).mode & 0o777, readdirSync(path)]).toEqual([0o700, []])
-    expect(warningsOf('data', { uid: 1000, mode: 0o40700 }, 0)).toEqual([
+    expect(directoryWarningsOf('data', { uid: 1000, mode: 0o40700 }, 0)).toEqual([
       'the data directory data belongs to user 1000 and this process runs as root: user 1000 will ' +
         'not be able to read its files. Run turnpike as user 1000, or chown -R 0 data',
     ])
     // A volume of a container belongs to root and is written by its group.
-    expect(warningsOf('data', { uid: 0, mode: 0o42770 }, 1000)).toEqual([])
+    expect(directoryWarningsOf('data', { uid: 0, mode: 0o42770 }, 1000)).toEqual([])
     chmodSync(path, 0o777)
     expect(openDirectory(path)).toEqual([
       `every user of this machine can replace files in the data directory ${path}, keys too: run ` +

@@ -1,8 +1,8 @@
 import { describe, expect, test } from 'bun:test'
 import type { Payment } from '../../db/Payment'
-import { createDeliveries } from '../../src/paywall/answer/delivery'
+import { createPaidDeliveries } from '../../src/paywall/answer/delivery'
 import { createReceipts } from '../../src/paywall/answer/receipts'
-import { createAnswers } from '../../src/paywall/answer/store'
+import { createAnswerStore } from '../../src/paywall/answer/store'
 import { cluster, type Process, payAt } from '../harness/cluster'
 import { hasPostgres } from '../harness/postgres'
 
@@ -21,9 +21,9 @@ async function deliverAt(
   payment: Payment,
   make: () => Promise<void> = async () => undefined,
 ) {
-  const deliveries = createDeliveries({
+  const deliveries = createPaidDeliveries({
     settlement,
-    answers: await createAnswers(ledger.answers),
+    answers: await createAnswerStore(ledger.answers),
     challengeSecrets: [secret],
     receipts: createReceipts(secret, Date.now),
     now: Date.now,

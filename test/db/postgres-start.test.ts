@@ -17,12 +17,12 @@ import {
   type Admitted,
   admit,
   assertFit,
-  type Facts,
   type Fingerprints,
   markDatabase,
+  type ServerFacts,
   writeIdentity,
 } from '../../db/postgres/admit'
-import { DatabaseStartError, reasonOf } from '../../db/postgres/reach'
+import { DatabaseStartError, unreachableReasonOf } from '../../db/postgres/reach'
 import * as Url from '../../db/postgres/Url'
 import { lock } from '../../db/sqlite/directory'
 import { DatabaseMovedError, markMoved } from '../../db/sqlite/moved'
@@ -245,7 +245,7 @@ host empty all all scram-sha-256
     const refusal = Object.assign(new Error('unsupported startup parameter: options'), {
       code: '08P01',
     })
-    expect(reasonOf(refusal, Url.parse(target(1)))).toBe(
+    expect(unreachableReasonOf(refusal, Url.parse(target(1)))).toBe(
       'is behind a pooler (unsupported startup parameter: options): name the server itself in ' +
         'DATABASE_URL',
     )
@@ -409,7 +409,7 @@ async function standbyOf(primary: Cluster): Promise<{ directory: string; stop():
 }
 
 test('error: an old server, and settings that lose commits, are refused together', () => {
-  const facts: Facts = {
+  const facts: ServerFacts = {
     version: 140_011,
     fsync: false,
     fullPageWrites: false,

@@ -8,8 +8,8 @@ import { errors } from '../../src/http/problem'
 import { createRateLimit } from '../../src/http/rate-limit'
 import { createLog } from '../../src/log'
 import { createSessions } from '../../src/web/admin/sessions'
-import type { Sources } from '../../src/web/admin/sources'
-import { createAdmin } from '../../src/web/admin/start'
+import type { AdminSources } from '../../src/web/admin/sources'
+import { createAdminPages } from '../../src/web/admin/start'
 import { configOf, small } from './config'
 
 export const token = 'a-token-of-the-operator'
@@ -19,7 +19,7 @@ export type AdminOptions = {
   /** The service's `base_url`, when the browser uses another one. */
   baseUrl?: string
   adminToken?: string
-  sources?: Partial<Sources>
+  sources?: Partial<AdminSources>
   /** Sessions of an earlier configuration. */
   sessions?: ReturnType<typeof createSessions>
 }
@@ -37,7 +37,7 @@ export function adminPages(options: AdminOptions = {}) {
   const log = createLog({ write: (line) => void logged.push(line), pretty: false })
   const sessions = options.sessions ?? createSessions(now)
   const sources = { ...sourcesOf(ledger, now), ...options.sources }
-  const admin = createAdmin(config, {
+  const admin = createAdminPages(config, {
     adminToken: options.adminToken ?? token,
     sessions,
     budget: createBudget(1_000_000),
@@ -84,7 +84,7 @@ export function adminPages(options: AdminOptions = {}) {
 }
 
 /** Sources of a service in which nothing has happened. */
-function sourcesOf(ledger: Ledger, now: () => number): Sources {
+function sourcesOf(ledger: Ledger, now: () => number): AdminSources {
   const attempts = { attemptsMax: 6, cutAttemptsMax: 12 }
   return {
     networks: () => [],
@@ -111,7 +111,7 @@ function sourcesOf(ledger: Ledger, now: () => number): Sources {
   }
 }
 
-type Admin = ReturnType<typeof createAdmin>
+type Admin = ReturnType<typeof createAdminPages>
 
 function routesOf(admin: Admin, app: ReturnType<typeof errors>) {
   return app

@@ -1,7 +1,7 @@
 import { createTally } from '../../src/books/tally'
 import { account } from '../../src/demo/accounts'
 import { createReceipts } from '../../src/paywall/answer/receipts'
-import { type Answers, createAnswers } from '../../src/paywall/answer/store'
+import { type Answers, createAnswerStore } from '../../src/paywall/answer/store'
 import { extract } from '../../src/paywall/credential'
 import type { Item } from '../../src/paywall/offer/Item'
 import { createQuoter } from '../../src/paywall/offer/quote'
@@ -37,7 +37,7 @@ export async function startLatePaywall(shop: Shop, { isOther = false } = {}) {
   const network = shop.config.networks.find(({ id }) => id === networkId)
   if (network === undefined) throw new Error(`no ${networkId}`)
   const gates = createGates()
-  const answers = await createAnswers(shop.ledger.answers)
+  const answers = await createAnswerStore(shop.ledger.answers)
   const settlement = lateSettlement(shop.app.settlement, gates)
   const item = itemOf({ network, payTo: payee, amountAtomic: 5_000n })
   const common = { challengeSecrets: [secret], realm: 'localhost', receiptKey: secret }

@@ -1,8 +1,8 @@
 import { expect, test } from 'bun:test'
 import { account } from '../../src/demo/accounts'
-import { createDeliveries } from '../../src/paywall/answer/delivery'
+import { createPaidDeliveries } from '../../src/paywall/answer/delivery'
 import { createReceipts } from '../../src/paywall/answer/receipts'
-import { createAnswers } from '../../src/paywall/answer/store'
+import { createAnswerStore } from '../../src/paywall/answer/store'
 import * as Crypto from '../../src/protocol/Crypto'
 import { ownSettlement } from '../harness/own-settlement'
 import { purposeOf, signTransfer, until } from '../harness/settlement'
@@ -17,9 +17,9 @@ test.each(kinds)(
     await using own = await ownSettlement()
     const { fixture } = own
     let pausedMs = 0
-    const deliveries = createDeliveries({
+    const deliveries = createPaidDeliveries({
       settlement: fixture.settlement,
-      answers: await createAnswers(fixture.ledger.answers),
+      answers: await createAnswerStore(fixture.ledger.answers),
       challengeSecrets: [new Uint8Array(32)],
       receipts: createReceipts(Crypto.bytes(account(9).privateKey), Date.now),
       now: () => Date.now() + pausedMs,

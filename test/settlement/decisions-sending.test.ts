@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'bun:test'
 import type { Payment } from '../../db/Payment'
-import { lastOf } from '../../src/settlement/send/transaction'
+import { lastValidBefore } from '../../src/settlement/send/transaction'
 import { relayer, type Scripted, scripted } from '../harness/scripted'
 import { errorOf } from '../harness/scripted-node'
 import { jobOf, networkOf, signTransfer, until } from '../harness/settlement'
@@ -140,8 +140,8 @@ describe.concurrent('a relayer', () => {
       const payment = { transfer: signTransfer(network, { validBefore }) } as Payment
       return { payment, requestId: undefined, deliverOnConfirm: undefined }
     })
-    expect(lastOf(members)).toBe(9n)
-    expect(lastOf([])).toBeUndefined()
+    expect(lastValidBefore(members)).toBe(9n)
+    expect(lastValidBefore([])).toBeUndefined()
   })
 })
 

@@ -1,9 +1,9 @@
 import { expect, test } from 'bun:test'
 import { account } from '../../src/demo/accounts'
 import { mine } from '../../src/demo/chains'
-import { createDeliveries } from '../../src/paywall/answer/delivery'
+import { createPaidDeliveries } from '../../src/paywall/answer/delivery'
 import { createReceipts } from '../../src/paywall/answer/receipts'
-import { createAnswers } from '../../src/paywall/answer/store'
+import { createAnswerStore } from '../../src/paywall/answer/store'
 import * as Crypto from '../../src/protocol/Crypto'
 import type { Transfer } from '../../src/protocol/Transfer'
 import { setAutomine } from '../harness/chains'
@@ -120,9 +120,9 @@ test.concurrent('the delivery of a buyer that disconnects at its start ends, and
   const outcome = await settle(own, transfer, () => true)
   if (outcome.kind !== 'confirmed') throw new Error(outcome.kind)
   let forwards = 0
-  const deliveries = createDeliveries({
+  const deliveries = createPaidDeliveries({
     settlement: fixture.settlement,
-    answers: await createAnswers(fixture.ledger.answers),
+    answers: await createAnswerStore(fixture.ledger.answers),
     challengeSecrets: [new Uint8Array(32)],
     receipts: createReceipts(Crypto.bytes(account(9).privateKey), Date.now),
     now: Date.now,

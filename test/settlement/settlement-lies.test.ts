@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'bun:test'
-import { createHead, observe, reconsider } from '../../src/chain/head'
+import { createHead, observeBlock, reconsiderHead } from '../../src/chain/head'
 import { account } from '../../src/demo/accounts'
 import { execute } from '../../src/demo/chains'
 import * as Transfer from '../../src/protocol/Transfer'
@@ -44,8 +44,8 @@ describe('the number of the newest block', () => {
   const timestamp = 1n
   const baseFeeWei = 1n
   const look = (head: ReturnType<typeof createHead>, number: bigint) => {
-    observe(head, { number, timestamp, baseFeeWei })
-    reconsider(head, number)
+    observeBlock(head, { number, timestamp, baseFeeWei })
+    reconsiderHead(head, number)
     return head.number
   }
 

@@ -2,7 +2,7 @@ import { afterAll, beforeAll, expect, test } from 'bun:test'
 import { account } from '../../src/demo/accounts'
 import { mine } from '../../src/demo/chains'
 import { createRegistry } from '../../src/http/metrics'
-import { createMetrics, type Sources } from '../../src/settlement/state/metrics'
+import { createMetrics, type MetricSources } from '../../src/settlement/state/metrics'
 import { setAutomine } from '../harness/chains'
 import { withoutSync } from '../harness/own-settlement'
 import { buy, type Shop, setSettleWait, sign, startShop } from '../harness/shop'
@@ -120,7 +120,7 @@ test('a reason that ended is 0, and totals never decrease', async () => {
   const registry = createRegistry()
   let paused: string | undefined = 'relayer 0xabc holds 17 wei, too little for gas'
   const calls = new Map([['eth_call', 3]])
-  const sources: Sources = {
+  const sources: MetricSources = {
     risks: () => new Map(),
     networks: () => [
       {

@@ -1,7 +1,7 @@
 import { describe, expect, test } from 'bun:test'
 import type { Order } from '../../db/Order'
 import type { Details } from '../../src/settlement/state/availability'
-import type { Actions, Sources } from '../../src/web/admin/sources'
+import type { Actions, AdminSources } from '../../src/web/admin/sources'
 import {
   type AdminOptions,
   adminPages,
@@ -99,7 +99,7 @@ describe('the pages', () => {
     const network = networkOf({ ready: false, reason: hostile, remedy: hostile })
     const [own] = config.merchants
     if (own === undefined) throw new Error('no merchant')
-    const sources: Partial<Sources> = {
+    const sources: Partial<AdminSources> = {
       networks: () => [
         { ...network, hosts: [hostile], relayers: [pausedRelayer] } as unknown as Details,
       ],
@@ -174,7 +174,7 @@ describe('the pages', () => {
 })
 
 describe('what needs attention', () => {
-  const attention = async (sources: Partial<Sources>) => {
+  const attention = async (sources: Partial<AdminSources>) => {
     const text = await (await signedIn({ sources })).read('/admin')
     return text.slice(text.indexOf('id="attention"'), text.indexOf('id="days"'))
   }
@@ -275,7 +275,7 @@ describe('what needs attention', () => {
   test('a payment that waits long for a block is in the list, with its age', async () => {
     const one = { id: 'pay_1', network: 'eip155:8453', merchant: 'one', route: '/a' } as const
     const sent = { amountAtomic: 1n, state: 'broadcast', transaction: '0x1' } as const
-    const waiting = (createdAt: number): Partial<Sources> => ({
+    const waiting = (createdAt: number): Partial<AdminSources> => ({
       pending: async () => ({ count: 1, oldest: [{ ...one, ...sent, createdAt }] }),
     })
     expect(await attention(waiting(now - 60_000))).toContain('Nothing: all')

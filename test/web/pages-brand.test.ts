@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import type { Logo } from '../../src/config/Config'
 import { assetsOf, findAsset } from '../../src/web/assets'
-import { layout, respond } from '../../src/web/public/layout'
+import { layout, sendPage } from '../../src/web/public/layout'
 import * as Theme from '../../src/web/Theme'
 import { configOf, edited, linesOf, small } from '../harness/config'
 
@@ -168,7 +168,7 @@ describe('the bytes of a page', () => {
   const page = { title: 'One', path: '/', main: { markup: paragraphs } } as const
   const markup = layout(config, page)
   const get = (headers: Record<string, string>, options = {}) =>
-    respond(config, new Request('http://localhost/', { headers }), page, options)
+    sendPage(config, new Request('http://localhost/', { headers }), page, options)
 
   test('pages are compressed for a client that takes gzip, with a tag of their own', async () => {
     const packed = get({ 'accept-encoding': 'br, gzip;q=0.5' })

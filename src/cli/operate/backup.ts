@@ -1,4 +1,4 @@
-import { BackupError, backup as copy } from '../../../db/sqlite/backup'
+import { BackupError, writeBackup } from '../../../db/sqlite/backup'
 import { databaseUrlOf } from '../../config/env'
 import { CommandError } from '../Command'
 import type { Run } from '../commands'
@@ -15,7 +15,7 @@ export const ofServer =
 export function backup({ dataDir, env, operand: file, out }: Run<'backup'>): number {
   if (databaseUrlOf(env) !== undefined) throw new CommandError(ofServer)
   try {
-    const bytes = copy({ dataDir, file })
+    const bytes = writeBackup({ dataDir, file })
     out(`${file}: ${bytes} bytes, checked; the keys of ${dataDir} are not in it`)
     return 0
   } catch (error) {

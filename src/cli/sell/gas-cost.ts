@@ -1,4 +1,4 @@
-import { createHead, type Head, learnFees, observe, priceOf } from '../../chain/head'
+import { createHead, type Head, learnFees, observeBlock, priceOf } from '../../chain/head'
 import * as Receipt from '../../chain/receipt'
 import type { Config, NetworkConfig } from '../../config/Config'
 import * as Amount from '../../protocol/Amount'
@@ -39,7 +39,7 @@ export function readHead(network: NetworkConfig): Promise<Head | undefined> {
     const [first] = blocks
     if (first === undefined) return undefined
     const head = createHead()
-    observe(head, first)
+    observeBlock(head, first)
     learnFees(head, {
       tips: said.flatMap(({ tip }) => (Receipt.isHex(tip) ? [BigInt(tip)] : [])),
       baseFees: blocks.map(({ baseFeeWei }) => baseFeeWei),

@@ -1,7 +1,7 @@
 import { Type } from '@sinclair/typebox'
 import type { Address } from 'viem'
 import type { Config } from '../../config/Config'
-import { respond, seal } from '../../http/document'
+import { seal, sendDocument } from '../../http/document'
 import { byMethod } from '../../http/methods'
 import { searchOf } from '../../http/url'
 import * as Problem from '../../protocol/Problem'
@@ -67,7 +67,7 @@ export function createDocuments(config: Config, options: DocumentsOptions) {
     const find = current(() => seal(build()))
     return readable((request) => {
       const { made, maxAge } = find()
-      return respond(request, made, type, maxAge)
+      return sendDocument(request, made, type, maxAge)
     })
   }
   const json = (build: () => object) => document('application/json', () => JSON.stringify(build()))
@@ -97,7 +97,7 @@ export function createDocuments(config: Config, options: DocumentsOptions) {
     resources: readable((request) => {
       const { made, maxAge } = entries()
       const text = pageOf(made, new URLSearchParams(searchOf(request.url)))
-      return respond(request, seal(text), 'application/json', maxAge)
+      return sendDocument(request, seal(text), 'application/json', maxAge)
     }),
   }
 }

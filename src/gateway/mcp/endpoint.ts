@@ -122,9 +122,9 @@ async function answer(state: State, request: Request, peer: Peer): Promise<Respo
     cancel(calls, headers, message)
     const posted = createOutgoing(state.waiting)
     outgoing = posted
-    const { serve } = await import('./server')
+    const { serveMessage } = await import('./server')
     const inSequence = sequence()
-    const answered = await serve(request, message, {
+    const answered = await serveMessage(request, message, {
       title: state.service.title,
       instructions: instructions(state.service),
       list: tools.list,
@@ -151,7 +151,7 @@ function createMeter(
   { rateLimit, now, service, messageMaxBytes }: State,
   request: Request,
   key: string,
-): () => RateLimit.Verdict {
+): () => RateLimit.RateVerdict {
   const announced = Number(request.headers.get('content-length') ?? messageMaxBytes)
   let isFirst = true
   return () => {
@@ -220,7 +220,7 @@ function instructions({ guidance }: Config['service']): string {
   )
 }
 
-function limited(verdict: RateLimit.Verdict): Response {
+function limited(verdict: RateLimit.RateVerdict): Response {
   const refused = rpcError(429, -32000, 'Too many messages from this address.')
   for (const [name, value] of Object.entries(RateLimit.headers(verdict)))
     refused.headers.set(name, value)

@@ -20,7 +20,7 @@ export type ToolCall = { id: unknown; name: string; args: Json.JsonObject; meta:
  * Answers one POST, stateless: the SDK needs a server for each. Only this file loads the SDK, at
  * the first call, because loading it takes as long as the rest of a start. Throws a MessageError.
  */
-export async function serve(
+export async function serveMessage(
   request: Request,
   message: Json.Json,
   handlers: McpHandlers,

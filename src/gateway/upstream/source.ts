@@ -18,7 +18,7 @@ import {
   forward,
   isReachable,
   type Prepared,
-  prepare as prepareRequest,
+  prepareRequest,
   type Upstream,
   type UpstreamAnswer,
   type UpstreamRequest,
@@ -63,7 +63,7 @@ export type AnswerSources = {
  * Why nothing is sold at a route now. It is known from memory, and a promise only while the name of
  * the upstream is looked up for the first time. It never rejects.
  */
-export function unavailable(
+export function unavailabilityOf(
   sources: AnswerSources,
   match: Match,
 ): Problem.ProblemError | undefined | Promise<Problem.ProblemError | undefined> {
@@ -99,7 +99,7 @@ function away(
 }
 
 /** Makes the request to the upstream, for a later delivery; sends nothing. Never throws. */
-export function prepare({ upstream }: AnswerSources, incoming: IncomingRequest): void {
+export function prepareUpstream({ upstream }: AnswerSources, incoming: IncomingRequest): void {
   if (incoming.match.merchant.builtin !== undefined) return
   try {
     incoming.prepared = prepareRequest(upstream, askedOf(incoming))

@@ -58,7 +58,7 @@ type Place = { address: string; host: string; href: string }
 
 export type ForwardInput = UpstreamRequest & {
   paymentId: string
-  /** The result of `prepare` for the same request. */
+  /** The result of `prepareRequest` for the same request. */
   prepared?: Prepared | undefined
   /** Ends the exchange; the error is then a `cut`. */
   signal?: AbortSignal
@@ -188,7 +188,7 @@ async function send(
 ): Promise<Response> {
   const { merchant, target } = input.match
   if (target === undefined) throw noUpstream()
-  const prepared = input.prepared ?? prepare(upstream, input)
+  const prepared = input.prepared ?? prepareRequest(upstream, input)
   prepared.headers.set('idempotency-key', input.paymentId)
   const init = { ...prepared.init, signal: watch.signal }
   const known = upstream.resolve.known(target.hostname)
@@ -246,7 +246,7 @@ function noUpstream(): UpstreamError {
  * Makes the request that `forward` sends, for any address of the target; sends nothing. Throws
  * UpstreamError.
  */
-export function prepare(upstream: Upstream, input: UpstreamRequest): Prepared {
+export function prepareRequest(upstream: Upstream, input: UpstreamRequest): Prepared {
   const { env, ca, resolve } = upstream
   const { merchant, route, tail, target } = input.match
   if (target === undefined) throw noUpstream()

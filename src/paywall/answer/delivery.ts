@@ -91,7 +91,7 @@ export type DeliveryOptions = {
   log: WriteEvent
 }
 
-export type Deliveries = ReturnType<typeof createDeliveries>
+export type Deliveries = ReturnType<typeof createPaidDeliveries>
 
 type Context = DeliveryOptions & ReturnType<typeof createState>
 
@@ -122,7 +122,7 @@ function createState({ challengeSecrets, transferRateMin, now }: DeliveryOptions
   }
 }
 
-export function createDeliveries(options: DeliveryOptions) {
+export function createPaidDeliveries(options: DeliveryOptions) {
   const context: Context = { ...options, ...createState(options) }
   const { settlement, receipts, remainders, answering, recording, rates, pulse } = context
   return {

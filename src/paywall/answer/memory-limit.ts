@@ -1,4 +1,4 @@
-import type { Reader } from './remainder'
+import type { RemainderReader } from './remainder'
 
 /** Longest answer that waits for its settlement; a longer one passes as a stream. */
 const answerMaxBytes = 16 * 1024 * 1024
@@ -82,7 +82,7 @@ export function createBuffer(totalMaxBytes: number) {
 }
 
 /** What was read, then what follows. */
-function continued(chunks: Uint8Array[], reader: Reader): ReadableStream<Uint8Array> {
+function continued(chunks: Uint8Array[], reader: RemainderReader): ReadableStream<Uint8Array> {
   return new ReadableStream(
     {
       async pull(controller) {

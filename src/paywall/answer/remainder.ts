@@ -13,7 +13,7 @@ export type Envelope = {
   taken: Promise<boolean>
 }
 
-export type Reader = {
+export type RemainderReader = {
   read(): Promise<{ done: boolean; value?: Uint8Array | undefined }>
   cancel(): Promise<void>
 }
@@ -26,7 +26,7 @@ const readsPerPayerMax = 4
 const readMaxMs = 5 * 60_000
 
 /** `store` for one payer: reads on when the buyer has left. */
-export type StoreRemainder = (reader: Reader, kept: Kept) => Promise<boolean> | undefined
+export type StoreRemainder = (reader: RemainderReader, kept: Kept) => Promise<boolean> | undefined
 
 /** Reads the remainder of answers whose buyers have left and have a key for them: 32 at once, 4 of one payer. */
 export function createRemainders() {
@@ -39,7 +39,7 @@ export function createRemainders() {
      * upstream aborted or stalled, the answer is too long or takes too long, or `stop` was called.
      * Then the source is cancelled. Never rejects.
      */
-    store(payer: string, reader: Reader, kept: Kept): Promise<boolean> | undefined {
+    store(payer: string, reader: RemainderReader, kept: Kept): Promise<boolean> | undefined {
       const isFull = running.size >= readsMax || byPayer.of(payer) >= readsPerPayerMax
       if (isFull || !kept.isOpen()) return undefined
       let isOver = false
@@ -67,7 +67,11 @@ export function createRemainders() {
   }
 }
 
-async function readRemainder(reader: Reader, kept: Kept, isOver: () => boolean): Promise<boolean> {
+async function readRemainder(
+  reader: RemainderReader,
+  kept: Kept,
+  isOver: () => boolean,
+): Promise<boolean> {
   try {
     while (kept.isOpen()) {
       const { done, value } = await reader.read()

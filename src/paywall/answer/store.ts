@@ -6,7 +6,7 @@ import { dayMs } from '../../protocol/Time'
 /** An answer as it was delivered. */
 export type Answer = { status: number; headers: Headers; body: Uint8Array }
 
-export type Answers = Awaited<ReturnType<typeof createAnswers>>
+export type Answers = Awaited<ReturnType<typeof createAnswerStore>>
 
 /** Longest body that is kept. */
 export const answerMaxBytes = 1024 * 1024
@@ -23,7 +23,10 @@ const sweepMs = 60_000
  * Answers kept for idempotency keys and for buyers by use that have not got them: 24 hours, at most
  * 1 MiB each, capped in total (`totalMaxBytes`) and per payer.
  */
-export async function createAnswers(ledger: AnswerLedger, totalMaxBytes = 256 * answerMaxBytes) {
+export async function createAnswerStore(
+  ledger: AnswerLedger,
+  totalMaxBytes = 256 * answerMaxBytes,
+) {
   const room = createRoom(ledger, totalMaxBytes, await ledger.usage(rowBytes))
   return {
     async find(paymentId: string, now: number): Promise<Answer | undefined> {

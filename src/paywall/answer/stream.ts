@@ -1,4 +1,4 @@
-import type { Kept, Reader, StoreRemainder } from './remainder'
+import type { Kept, RemainderReader, StoreRemainder } from './remainder'
 import type { TransferRate, TransferRates } from './transfer-rate'
 
 /** How much of an answer its buyer got. */
@@ -15,7 +15,7 @@ export type StreamObserver = {
 
 /** A stream on its way to the buyer. */
 export type Passage = {
-  reader: Reader
+  reader: RemainderReader
   /** The transfer rate of the buyer. */
   rate: TransferRate
   /** Bytes were passed on. */

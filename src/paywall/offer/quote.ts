@@ -8,7 +8,7 @@ import * as Offer from '../../protocol/Offer'
 import * as Problem from '../../protocol/Problem'
 import * as Sponsoring from '../../protocol/Sponsoring'
 import * as X402 from '../../protocol/X402'
-import type { Sale } from '../../settlement/state/availability'
+import type { SaleTerms } from '../../settlement/state/availability'
 import * as Denial from '../Denial'
 import type { Item } from './Item'
 
@@ -34,7 +34,7 @@ type QuoterOptions = {
   /**
    * Why a network is not offered for a price now, as the end of a sentence; undefined when it is.
    */
-  whyNot: (network: Network.Id, sale: Sale) => string | undefined
+  whyNot: (network: Network.Id, sale: SaleTerms) => string | undefined
   /** Relayers that may settle a ceiling on a network by the scheme `upto`, in any order. */
   facilitators: (network: Network.Id, ceilingAtomic: bigint) => readonly Address[]
   tally: Tally

@@ -16,7 +16,7 @@ import {
 } from '../answer/delivery'
 import { type Buffered, type Buffering, createBuffer } from '../answer/memory-limit'
 import type { Usage } from '../answer/receipts'
-import { createKept, type Kept, type Reader } from '../answer/remainder'
+import { createKept, type Kept, type RemainderReader } from '../answer/remainder'
 import type { Answer } from '../answer/store'
 import {
   type Course,
@@ -578,7 +578,7 @@ async function chargeAndSettle(
  * Reads a stream without a buyer, for the usage at its end. A source that breaks has not reported
  * it.
  */
-async function drain(reader: Pick<Reader, 'read'>, kept: Pick<Kept, 'add'>): Promise<End> {
+async function drain(reader: Pick<RemainderReader, 'read'>, kept: Pick<Kept, 'add'>): Promise<End> {
   try {
     for (;;) {
       const { done, value } = await reader.read()

@@ -6,7 +6,7 @@ import * as Receipt from '../../chain/receipt'
 import type * as Network from '../../protocol/Network'
 import type { Transfer } from '../../protocol/Transfer'
 import { type ChainState, type Context, chainOf, type Relayer } from '../state/state'
-import { aggregate, isUsed, type NodeState, nonceCall, uintOf } from './simulate'
+import { callInOneBlock, isNonceUsed, type NodeState, nonceCall, uintOf } from './simulate'
 
 /** What products read from the chains. */
 export function createChainReads(context: Pick<Context, 'chains'>) {
@@ -103,14 +103,14 @@ export async function readMoney(
   chain: NodeState & Pick<ChainState, 'relayers'>,
   transfer: Transfer,
 ): Promise<{ used: boolean; timestamp: bigint; isFinal: boolean }> {
-  const results = await aggregate(
+  const results = await callInOneBlock(
     chain,
     chain.relayers[0]?.address,
     [nonceCall(transfer), Multicall.timestampCall],
     { gas: 200_000n },
   )
   const [state, time] = results ?? []
-  const used = isUsed(transfer, uintOf(state))
+  const used = isNonceUsed(transfer, uintOf(state))
   const timestamp = uintOf(time)
   if (used === undefined || timestamp === undefined) {
     throw new RpcFault('the state of the nonce cannot be read')

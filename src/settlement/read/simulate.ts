@@ -1,7 +1,7 @@
 import type { Address, Hex } from 'viem'
 import { type Node, RpcError, RpcFault } from '../../chain/client'
 import { chainNow } from '../../chain/clock'
-import { type Fees, fees, observe, observeTime } from '../../chain/head'
+import { type Fees, fees, observeBlock, observeTime } from '../../chain/head'
 import * as Multicall from '../../chain/multicall'
 import { type AccountCode, isContract, isIdentified } from '../../chain/multicall'
 import * as Permit2 from '../../chain/permit2'
@@ -84,7 +84,7 @@ export async function simulate(
   let results: Multicall.Result[] | undefined
   try {
     const atSeconds = timeFor(chain, transfers, now)
-    results = await aggregate(chain, from, calls, { gas, atSeconds })
+    results = await callInOneBlock(chain, from, calls, { gas, atSeconds })
   } catch (error) {
     if (!(error instanceof RpcError)) return candidates.map(() => Refusals.unavailable(error))
     // One of them uses the gas of the others, or the relayer cannot pay for all of them.
@@ -125,7 +125,7 @@ async function judgeMember(
   [nonce, balance, settled]: readonly Multicall.Result[],
   ask: () => Promise<Simulation>,
 ): Promise<Simulation> {
-  const used = isUsed(transfer, uintOf(nonce))
+  const used = isNonceUsed(transfer, uintOf(nonce))
   if (used) return { kind: 'used' }
   if (settled?.success === true && used === false) return passesWith(uintOf(balance) ?? 0n)
   if (isForged(signer)) return Refusals.refuseSignature(transfer, network.asset.eip712)
@@ -139,7 +139,7 @@ function passesWith(balanceAtomic: bigint): Simulation {
 }
 
 /** What would happen to a transfer now, and the transfer as it would be settled. */
-export type Checked =
+export type CheckedTransfer =
   | { transfer: Transfer.Transfer; simulation: Extract<Simulation, { kind: 'passes' }> }
   | Refusals.PaymentRefusal
 
@@ -161,7 +161,7 @@ export async function checkTransfer(
   context: Context,
   transfer: Transfer.Transfer,
   given?: Asset['eip712'],
-): Promise<Checked> {
+): Promise<CheckedTransfer> {
   const chain = chainOf(context, transfer.network)
   const own = chain.network.asset.eip712
   const eip712 = given ?? own
@@ -326,7 +326,7 @@ function readAnswer(
     baseFeeWei,
     isSettled: isSettled ?? results[settlingAt]?.success === true,
     wallet: wallet && judgeWallet(wallet),
-    used: isUsed(transfer, nonce),
+    used: isNonceUsed(transfer, nonce),
     balance,
     timestamp,
     allowance: isPermit ? allowance : undefined,
@@ -436,7 +436,7 @@ async function aggregateWithCode(
   }: { calls: readonly Multicall.Call[]; gas: bigint; atSeconds?: bigint | undefined },
 ): Promise<CallAnswer | undefined> {
   const withoutCode = async (code: AccountCode) => {
-    const results = await aggregate(chain, from, calls, { gas, ...rest })
+    const results = await callInOneBlock(chain, from, calls, { gas, ...rest })
     return results && { code, results }
   }
   if (!chain.abilities.readsCode) return withoutCode('unknown')
@@ -496,7 +496,7 @@ async function ethCall(chain: NodeState, call: EthCall): Promise<unknown> {
     // The base fee rose since it was last read.
     const block = parseBlock(await chain.client.call('eth_getBlockByNumber', ['latest', false]))
     if (!block) throw error
-    observe(chain.head, block)
+    observeBlock(chain.head, block)
     return ask(chain, call)
   }
 }
@@ -552,7 +552,7 @@ function toHex(value: bigint): Hex {
 }
 
 /** Results of calls in the state of one block. Throws RpcFault or RpcError. */
-export async function aggregate(
+export async function callInOneBlock(
   chain: NodeState,
   from: Address | undefined,
   calls: readonly Multicall.Call[],
@@ -571,7 +571,10 @@ export function nonceCall(transfer: Transfer.Transfer): Multicall.Call {
 }
 
 /** Decodes the read of the nonce; undefined for anything but 0 or 1. */
-export function isUsed(transfer: Transfer.Transfer, word: bigint | undefined): boolean | undefined {
+export function isNonceUsed(
+  transfer: Transfer.Transfer,
+  word: bigint | undefined,
+): boolean | undefined {
   if (word === undefined) return undefined
   return transfer.method === 'permit2' ? Permit2.isUsed(word, transfer.nonce) : word !== 0n
 }
@@ -582,7 +585,7 @@ export function uintOf(result: Multicall.Result | undefined): bigint | undefined
 }
 
 /** A transfer whose signature is the payer's own, or that only the payer's code can verify. */
-export type Signed = {
+export type SignedTransfer = {
   kind: 'signed'
   transfer: Transfer.Transfer
   /** `unknown`: the payer's own key signed, and its code was not read. */
@@ -603,7 +606,7 @@ export async function checkSignature(
   chain: ChainState,
   transfer: Transfer.Transfer,
   now: number,
-): Promise<Signed | Refusals.PaymentRefusal> {
+): Promise<SignedTransfer | Refusals.PaymentRefusal> {
   const digest = Transfer.digest(transfer, chain.network.asset)
   if (Crypto.recover(digest, transfer.signature) === transfer.payer) {
     return assumeSigned(transfer)
@@ -635,13 +638,13 @@ async function openWrapper(
   chain: ChainState,
   transfer: Transfer.Transfer,
   now: number,
-): Promise<Signed | Refusals.PaymentRefusal> {
+): Promise<SignedTransfer | Refusals.PaymentRefusal> {
   if (isAllowed(chain, transfer)) return checkSignature(chain, transfer, now)
   return { kind: 'signed', transfer: unwrap(transfer), code: 'contract' }
 }
 
 /** For a caller that has recovered the payer from the signature itself. */
-export function assumeSigned(transfer: Transfer.Transfer): Signed {
+export function assumeSigned(transfer: Transfer.Transfer): SignedTransfer {
   const signature = Crypto.withCanonicalV(transfer.signature)
   return { kind: 'signed', transfer: { ...transfer, signature }, code: 'unknown' }
 }

@@ -7,7 +7,7 @@ import * as Receipt from '../../chain/receipt'
 import * as Token from '../../chain/token'
 import * as Permit from '../../protocol/Permit'
 import type { Transfer } from '../../protocol/Transfer'
-import { aggregate, checkTransfer, isUsed, nonceCall, uintOf } from '../read/simulate'
+import { callInOneBlock, checkTransfer, isNonceUsed, nonceCall, uintOf } from '../read/simulate'
 import * as Gas from '../state/gas-budget'
 import type { ChainState, Conclusion, Context } from '../state/state'
 
@@ -159,7 +159,7 @@ async function readMember(
   const [nonce, balance, allowance] = results.slice(3).map(uintOf)
   const isShort = balance !== undefined && balance < owedAtomic
   const isRevoked = isPermit && allowance !== undefined && allowance < transfer.amountAtomic
-  const isMoved = isUsed(transfer, nonce) === true || isShort || isRevoked
+  const isMoved = isNonceUsed(transfer, nonce) === true || isShort || isRevoked
   return {
     code,
     isChanged: code !== 'eoa' || isMoved,
@@ -226,7 +226,7 @@ export async function isRefusedByToken(chain: ChainState, transfer: Transfer): P
   const other = chain.relayers[0]?.address
   if (other === undefined) return false
   const calls = refusalCalls(transfer, other)
-  const results = await aggregate(chain, other, calls, { gas: 500_000n })
+  const results = await callInOneBlock(chain, other, calls, { gas: 500_000n })
   return results !== undefined && isOfToken(results)
 }
 

@@ -161,7 +161,7 @@ async function inspect(
 }
 
 /** Whether a log is the token's AuthorizationUsed of this payer and nonce. */
-function isUseOf(log: Receipt.Log | undefined, transfer: Transfer.Transfer): boolean {
+function isUseOf(log: Receipt.ReceiptLog | undefined, transfer: Transfer.Transfer): boolean {
   return (
     log !== undefined &&
     log.address.toLowerCase() === transfer.asset.toLowerCase() &&

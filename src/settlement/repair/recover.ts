@@ -4,7 +4,7 @@ import { findOrSend } from '../send/broadcast'
 import { resumeSent, track } from '../send/payment'
 import * as Resolve from '../send/resolve'
 import { cancelNonce, resumeSlot as drive, recordUnowned } from '../send/transaction'
-import { isOfAnother, isOthers, keeps } from '../state/ownership'
+import { isOthers, isPaymentOfAnother, keeps } from '../state/ownership'
 import { type ChainState, type Context, type Relayer, unattended } from '../state/state'
 import * as Reorg from './reorg'
 
@@ -34,7 +34,7 @@ export async function recover(context: Context, checked?: Checked): Promise<void
   for (const payment of unfinished) {
     const chain = context.chains.get(payment.transfer.network)
     if (!chain || !keeps(context, chain) || running.has(payment.id)) continue
-    if (progress.running.has(payment.id) || (await isOfAnother(context, payment))) continue
+    if (progress.running.has(payment.id) || (await isPaymentOfAnother(context, payment))) continue
     if (checked && payment.state === 'reverted') {
       const isOver = payment.transfer.validBefore < seconds
       if (!isOver || !isDue(checked, payment, now())) continue

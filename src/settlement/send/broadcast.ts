@@ -8,7 +8,7 @@ import { readCount, readReceipt, readTop } from '../read/reads'
 import { remedyFor } from '../state/availability'
 import type { ChainState, Context, Slot } from '../state/state'
 import { within } from '../state/wait'
-import { cancellation, type Payload, sign, synchronize, withoutGas } from './relayer'
+import { cancellation, type Payload, signForNonce, synchronize, withoutGas } from './relayer'
 
 /** How an account nonce ends. */
 type End =
@@ -245,7 +245,7 @@ async function replace(context: Context, chain: ChainState, slot: Slot): Promise
   const hashes = slot.transactions.map(({ hash }) => hash)
   const payments = slot.members.map(({ payment }) => payment.id)
   const payload = payloadOf(slot, old, now())
-  const row = sign(chain, relayer, payload, { nonce, at: now(), maxFeeWei, maxTipWei })
+  const row = signForNonce(chain, relayer, payload, { nonce, at: now(), maxFeeWei, maxTipWei })
   await ledger.settling.replace({ transaction: row, hashes, payments, job: slot.job?.id })
   slot.transactions.push(row)
   context.metrics.replaced(network.id)

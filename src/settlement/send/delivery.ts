@@ -13,7 +13,7 @@ export type Delivered =
     }
 
 /** The delivery state of payments. All that are changed at the same time share a commit. */
-export function createDeliveries({ ledger, progress, now, log }: Context) {
+export function createDeliveryStates({ ledger, progress, now, log }: Context) {
   const { deliveries } = ledger
 
   /**

@@ -5,7 +5,7 @@ import * as Refusals from '../read/refusals'
 import * as Simulate from '../read/simulate'
 import { acceptExternal } from '../repair/accept-external'
 import * as Gas from '../state/gas-budget'
-import { isOfAnother, waitForOther } from '../state/ownership'
+import { isPaymentOfAnother, waitForOther } from '../state/ownership'
 import { payerOf } from '../state/payers'
 import {
   type Admission,
@@ -118,7 +118,7 @@ async function attempt(
   }
 }
 
-type Signed = Simulate.Signed & { signer: Signer }
+type Signed = Simulate.SignedTransfer & { signer: Signer }
 
 /** Refuses what needs no simulation: window, network, gas, signer and payer. */
 async function check(
@@ -352,7 +352,7 @@ export async function resumePayment(
   if (payment.state === 'confirmed' || payment.state === 'expired') {
     return Resolve.current(context, payment)
   }
-  if (!context.progress.running.has(id) && (await isOfAnother(context, payment))) {
+  if (!context.progress.running.has(id) && (await isPaymentOfAnother(context, payment))) {
     const isOver = ({ state }: Payment) => state !== payment.state
     await waitForOther(context, id, { isOver, waitMs })
     return latest(context, payment)

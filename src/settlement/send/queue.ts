@@ -38,7 +38,7 @@ const eoaKeptMs = 30_000
 
 const eoasMax = 20_000
 
-type Entry = Simulate.Signed &
+type Entry = Simulate.SignedTransfer &
   Pick<QueuedPayment, 'request' | 'signer' | 'deliverOnConfirm' | 'payment' | 'done'>
 
 /**

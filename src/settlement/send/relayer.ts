@@ -90,7 +90,7 @@ export function isReady({ health, relayers }: Pick<ChainState, 'health' | 'relay
 }
 
 /** Signs for a nonce without reserving it. `at`: now, unix ms. */
-export function sign(
+export function signForNonce(
   { network }: Pick<ChainState, 'network'>,
   { address, privateKey }: Relayer,
   payload: Payload,

@@ -31,7 +31,7 @@ import { pause } from '../state/wait'
 import { drive } from './broadcast'
 import type { Job, JobCall } from './Job'
 import type { Reason, Underway } from './Outcome'
-import { cancellation, type Payload, pausedBy, sign, synchronize } from './relayer'
+import { cancellation, type Payload, pausedBy, signForNonce, synchronize } from './relayer'
 
 /*
  * The transactions of a relayer. In its turn each one gets the next account nonce, is signed, occupies a slot
@@ -63,7 +63,7 @@ export function signDraft(
   // Where a simulation reads the code, it shows that nearly all payers have none.
   const simulatedCode = chain.abilities.readsCode ? ('eoa' as const) : ('unknown' as const)
   const payload = payloadOf(chain, [{ ...first, simulatedCode }])
-  return sign(chain, relayer, payload, {
+  return signForNonce(chain, relayer, payload, {
     nonce,
     at: now(),
     ...fees(chain.head, chain.network.feeCapWei),
@@ -144,7 +144,7 @@ async function writeOnce(
     if (!payment) throw new Error('a member was not written')
     return { payment, requestId: request.requestId, deliverOnConfirm }
   })
-  slot.validBefore = lastOf(slot.members)
+  slot.validBefore = lastValidBefore(slot.members)
   follow(context, chain, slot, members)
   return undefined
 }
@@ -180,7 +180,11 @@ function signBatch({ now }: Context, chain: ChainState, batch: Batch): Transacti
     draft.maxFeeWei >= current.maxFeeWei - current.maxFeeWei / 8n
   if (isCurrent) return draft
   // The fees that the payer's code was simulated with, or the present ones.
-  return sign(chain, relayer, payload, { nonce, at: now(), ...(members[0]?.fees ?? current) })
+  return signForNonce(chain, relayer, payload, {
+    nonce,
+    at: now(),
+    ...(members[0]?.fees ?? current),
+  })
 }
 
 function verdictOn(refused: Refused, id: string): Verdict | undefined {
@@ -225,7 +229,7 @@ export async function writeAndSendJob(
   if (nonce === undefined) throw new Error('the relayer has no nonce')
   const { to, data, isCreation = false } = sentBy(job, relayer, nonce)
   const payload = { kind: kinds[kind], product, to, data, isCreation, valueWei, gasLimit }
-  const transaction = sign(chain, relayer, payload, {
+  const transaction = signForNonce(chain, relayer, payload, {
     nonce,
     at: now(),
     ...fees(chain.head, chain.network.feeCapWei),
@@ -292,7 +296,7 @@ function occupy(
   const [first] = transactions
   if (!first) throw new Error('a slot without a transaction')
   const { nonce } = first
-  const validBefore = lastOf(members)
+  const validBefore = lastValidBefore(members)
   const slot: Slot = { relayer, nonce, transactions, members, validBefore, code, job }
   relayer.slots.set(nonce, slot)
   countOpen(slot, 1)
@@ -352,7 +356,7 @@ export async function cancelNonce(
   nonce: number,
 ): Promise<void> {
   const price = { nonce, at: context.now(), ...fees(chain.head, chain.network.feeCapWei) }
-  const transaction = sign(chain, relayer, cancellation(relayer), price)
+  const transaction = signForNonce(chain, relayer, cancellation(relayer), price)
   const slot = occupy(relayer, [transaction], {})
   const writing = context.ledger.settling.launch({ transaction, fresh: [], again: [] })
   await unlessRefused(slot, writing, () => true)
@@ -581,7 +585,7 @@ async function commit(
 }
 
 /** Unix seconds after which none of the payments can succeed; undefined without such a limit. */
-export function lastOf(members: readonly Underway[]): bigint | undefined {
+export function lastValidBefore(members: readonly Underway[]): bigint | undefined {
   let last: bigint | undefined
   for (const { payment } of members) {
     const { validBefore } = payment.transfer

@@ -8,7 +8,7 @@ import type { TransferMethod } from '../../protocol/Asset'
 import type * as Network from '../../protocol/Network'
 import { isReady, isUnfunded, pausedBy } from '../send/relayer'
 import * as Gas from './gas-budget'
-import type { Sources } from './metrics'
+import type { MetricSources } from './metrics'
 import * as Funding from './relayer-funds'
 import { type ChainState, type Context, chainOf, type Relayer } from './state'
 
@@ -59,7 +59,7 @@ export type Details = Status & {
 }
 
 /** A sale: its amount, its product, and its time (unix ms). */
-export type Sale = { product: Product; amountAtomic: bigint; at: number }
+export type SaleTerms = { product: Product; amountAtomic: bigint; at: number }
 
 /** Cost of a lone payment now: gas, and its price in wei. */
 export type SaleCost = { gas: bigint; priceWei: bigint }
@@ -81,7 +81,7 @@ export function createAvailability(context: Context) {
       return chain !== undefined && isReady(chain)
     },
     /** Why a network is left out of a 402 now, as the end of a sentence; undefined: it is offered. */
-    whyNot(network: Network.Id, sale: Sale): string | undefined {
+    whyNot(network: Network.Id, sale: SaleTerms): string | undefined {
       const chain = context.chains.get(network)
       return chain ? whyNot(context, chain, sale) : 'it is not configured'
     },
@@ -159,7 +159,7 @@ function gasOf(
 }
 
 /** Leaves a network out of a 402 when its payment would be refused or its gas costs too much. */
-function whyNot(context: Context, chain: ChainState, sale: Sale): string | undefined {
+function whyNot(context: Context, chain: ChainState, sale: SaleTerms): string | undefined {
   if (context.progress.isStopping || !isReady(chain)) return 'it cannot send transactions'
   if (context.ledger.fault() !== undefined) return 'the database cannot be written'
   if (context.policy.isPaused(chain.network.id)) return 'its sales are paused'
@@ -212,7 +212,7 @@ export function sourcesOf({
   chains,
   credit,
   ...clocks
-}: Pick<Context, 'ledger' | 'chains' | 'credit' | 'now' | 'monotonic'>): Sources {
+}: Pick<Context, 'ledger' | 'chains' | 'credit' | 'now' | 'monotonic'>): MetricSources {
   return {
     networks: () => {
       const isWritable = ledger.fault() === undefined

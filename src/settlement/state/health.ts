@@ -1,7 +1,7 @@
 import type { Address } from 'viem'
 import { type Node, RpcError, RpcFault } from '../../chain/client'
 import * as Clock from '../../chain/clock'
-import { isAboveCap, learnFees, observe, observeTime, reconsider } from '../../chain/head'
+import { isAboveCap, learnFees, observeBlock, observeTime, reconsiderHead } from '../../chain/head'
 import * as Multicall from '../../chain/multicall'
 import * as Receipt from '../../chain/receipt'
 import * as Token from '../../chain/token'
@@ -96,9 +96,9 @@ async function findTrouble(context: Context, chain: ChainState): Promise<string 
   }
   const { newest, times } = block
   if (!newest || !balances.every(Receipt.isHex)) throw new RpcFault('not a block or not a balance')
-  observe(head, newest)
+  observeBlock(head, newest)
   const leapt = head.number
-  if (reconsider(head, newest.number)) {
+  if (reconsiderHead(head, newest.number)) {
     Clock.reconsider(chain.clock, newest.number)
     const fields = { network: network.id, told: leapt, newest: newest.number }
     context.log('block-number-taken-back', fields)

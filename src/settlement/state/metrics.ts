@@ -28,7 +28,7 @@ type ChargeOutcome = 'metered' | 'void' | 'failed' | 'lost'
  * Values that are read when the metrics are rendered; from memory, except gas, which takes one
  * indexed read each.
  */
-export type Sources = {
+export type MetricSources = {
   networks(): readonly {
     network: string
     calls: ReadonlyMap<string, number>
@@ -58,7 +58,7 @@ const sizeBuckets = [1, 2, 4, 8, 16, 32, 64, 128]
 export type Metrics = ReturnType<typeof createMetrics>
 
 /** Registers all metrics once. */
-export function createMetrics(meter: Meter, sources: Sources) {
+export function createMetrics(meter: Meter, sources: MetricSources) {
   const counter = (name: string, help: string, ...labels: string[]) =>
     meter.counter(name, help, labels)
   const asked = 'Settlements asked for, by how they ended.'
@@ -108,7 +108,7 @@ export function createMetrics(meter: Meter, sources: Sources) {
 }
 
 /** Reads totals that other modules keep. */
-function observer(meter: Meter, sources: Sources): () => void {
+function observer(meter: Meter, sources: MetricSources): () => void {
   const gauge = (name: string, help: string, ...labels: string[]) => meter.gauge(name, help, labels)
   const method = ['network', 'method']
   const calls = totals(meter.counter('rpc_calls_total', 'JSON-RPC calls.', method))

@@ -45,7 +45,7 @@ export async function waitForOther(
  * Whether another process drives a payment: it has the account of the payment's open transaction. A
  * reverted payment has none, so any process may send it again.
  */
-export async function isOfAnother(
+export async function isPaymentOfAnother(
   { ledger, chains }: Pick<Context, 'ledger' | 'chains'>,
   { id, state, transaction, transfer }: Pick<Payment, 'id' | 'state' | 'transaction' | 'transfer'>,
 ): Promise<boolean> {

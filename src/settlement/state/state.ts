@@ -180,7 +180,7 @@ export type Queue = {
 }
 
 /** The last health check of a network. */
-export type Health = {
+type Health = {
   /** Whether the network itself can be used; relayers have reasons of their own. */
   ready: boolean
   /** Why it cannot be used. Names hosts and addresses, no URLs. */

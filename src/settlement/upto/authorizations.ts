@@ -24,7 +24,7 @@ import {
   type Forwarded,
   followEnds,
   followOthers,
-  isOfAnother,
+  isRelayerOfAnother,
   settleCharge,
   writeCharge,
 } from './charges'
@@ -36,9 +36,9 @@ import {
  */
 
 /** The functions of the scheme `upto`. */
-export type Authorizations = ReturnType<typeof createAuthorizations>
+export type Authorizations = ReturnType<typeof createUptoAuthorizations>
 
-export function createAuthorizations(context: Context) {
+export function createUptoAuthorizations(context: Context) {
   const { find, findById, findByIdempotencyKey, findVoid } = context.ledger.authorizations
   followEnds(context)
   followOthers(context)
@@ -96,7 +96,7 @@ export function createAuthorizations(context: Context) {
     /** Whether a process can send for the relayer that the payer named, as far as this one knows. No I/O. */
     isServed: (transfer: Transfer) => isServed(context, transfer),
     /** Whether the relayer that the payer named belongs to another process. No I/O. */
-    isOfAnother: (transfer: Transfer) => isOfAnother(context, transfer),
+    isOfAnother: (transfer: Transfer) => isRelayerOfAnother(context, transfer),
     /**
      * Settles a known charge (`amountAtomic`, with `upto`) for another server by the process that has the
      * relayer, and waits. The caller has the claim on the money. Rejects with RowsRefusedError.

@@ -5,7 +5,7 @@ import { chainNow } from '../../chain/clock'
 import { isContract } from '../../chain/multicall'
 import { checkWindow, type Transfer } from '../../protocol/Transfer'
 import * as Refusals from '../read/refusals'
-import { type Checked, checkSignature, checkTransfer } from '../read/simulate'
+import { type CheckedTransfer, checkSignature, checkTransfer } from '../read/simulate'
 import { type Outcome, RowsRefusedError } from '../send/Outcome'
 import { isReady, pausedBy } from '../send/relayer'
 import * as Gas from '../state/gas-budget'
@@ -112,7 +112,7 @@ export async function checkPayer(
   context: Context,
   chain: ChainState,
   { transfer, purpose, onAsked }: Signed & Pick<AuthorizeOptions, 'onAsked'>,
-): Promise<Checked> {
+): Promise<CheckedTransfer> {
   const { ledger, payers } = context
   const checked = await whileAsked(checkSigned(context, chain, transfer), onAsked)
   if ('kind' in checked) return checked
@@ -213,7 +213,7 @@ async function checkSigned(
   context: Context,
   chain: ChainState,
   transfer: Transfer,
-): Promise<Checked> {
+): Promise<CheckedTransfer> {
   const { signers } = context.payers
   const signed = signers.isSuspended()
     ? await checkSignature(chain, transfer, context.now())

@@ -101,7 +101,7 @@ export async function settleCharge(
   const { id, transfer, charge } = authorization
   if (charge === undefined) throw new Error(`${id} has no charge`)
   const { charging } = context.progress
-  if (isOfAnother(context, transfer)) return awaitCharge(context, authorization, waitMs)
+  if (isRelayerOfAnother(context, transfer)) return awaitCharge(context, authorization, waitMs)
   const work =
     charging.get(id) ??
     drive(context, authorization, { ...transfer, amountAtomic: charge.amountAtomic }, options)
@@ -112,7 +112,7 @@ export async function settleCharge(
   const until = context.now() + waitMs
   const outcome = await within(work, waitMs)
   // Its relayer was given to another process while it waited to be sent.
-  if (outcome?.kind === 'unavailable' && isOfAnother(context, transfer))
+  if (outcome?.kind === 'unavailable' && isRelayerOfAnother(context, transfer))
     return awaitCharge(context, authorization, Math.max(0, until - context.now()))
   if (outcome !== undefined) return outcome
   const payment = await context.ledger.payments.findById(id)
@@ -121,7 +121,7 @@ export async function settleCharge(
 }
 
 /** Whether the relayer that a payer named belongs to another process, or to none of a shared ledger. */
-export function isOfAnother(context: Context, { network, upto }: Transfer): boolean {
+export function isRelayerOfAnother(context: Context, { network, upto }: Transfer): boolean {
   return upto !== undefined && isOthers(context, network, upto.facilitator)
 }
 
@@ -265,7 +265,8 @@ async function endOthers(context: Context): Promise<void> {
     if (progress.charging.has(id)) continue
     const authorization = await ledger.authorizations.findById(id)
     // Undefined: it is being written.
-    if (authorization === undefined || !isOfAnother(context, authorization.transfer)) continue
+    if (authorization === undefined || !isRelayerOfAnother(context, authorization.transfer))
+      continue
     const { state } = authorization
     if (state === 'void' || state === 'failed') releaseCeiling(context, id)
     else if (state === 'sent') await end(context, id)
@@ -340,7 +341,7 @@ export function followOthers(context: Context): void {
   const look = async (id: string) => {
     const charged = await ledger.authorizations.findById(id)
     if (charged?.state !== 'metered' || charged.failedAt !== undefined) return
-    if (!isOfAnother(context, charged.transfer)) settleSoon(context, charged)
+    if (!isRelayerOfAnother(context, charged.transfer)) settleSoon(context, charged)
   }
   events.payments.on((id) => {
     // A payment that settles here is not a charge that another process has metered.

@@ -1,6 +1,6 @@
 import type { By, Line, Report } from '../../books/Books'
 import { reportOf } from '../../books/read'
-import type { Sources } from './sources'
+import type { AdminSources } from './sources'
 
 /** Longest time that a page waits for the figures of earlier days, ms. */
 const waitMs = 1_500
@@ -8,7 +8,7 @@ export const periods = [1, 7, 30] as const
 
 export type Figures = Awaited<ReturnType<typeof readFigures>>
 
-type Reads = Pick<Sources, 'recent' | 'assets' | 'flushRequests'>
+type Reads = Pick<AdminSources, 'recent' | 'assets' | 'flushRequests'>
 
 /** The figures of today, 7 and 30 days; those of `turnpike sales`. */
 export async function readFigures(sources: Reads) {

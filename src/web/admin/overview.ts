@@ -7,7 +7,7 @@ import { badge } from '../parts'
 import { type Attention, attentionOf, type Missing } from './attention'
 import { type Figures, periods, readFigures, requestsOf, sumOf, worthOf } from './figures'
 import { bars, type Cell, type Column, figure, percent, table, usd } from './parts'
-import type { AdminContext, Sources } from './sources'
+import type { AdminContext, AdminSources } from './sources'
 
 /** The first page for an operator: numbers, what needs attention, then the last days. */
 export async function overviewPage(context: AdminContext): Promise<Html> {
@@ -35,7 +35,7 @@ const underwayMs = 60_000
 const underwayRows = 2_000
 
 /** The undelivered answers, without those that are being delivered now. */
-async function missingOf({ ledger, now }: Sources, sum: Missing): Promise<Missing> {
+async function missingOf({ ledger, now }: AdminSources, sum: Missing): Promise<Missing> {
   if (sum.redeemable === 0) return sum
   const page = { before: undefined, limit: underwayRows, rows: underwayRows }
   const { lines } = await ledger.payments({ outcome: 'undelivered' }, page)

@@ -14,7 +14,7 @@ import { type Html, html } from '../html'
 import { adminHeaders } from './layout'
 import { type Names, outcomeBadge, outcomeWord, purposeOf, readNames } from './names'
 import { duration, short, table, time } from './parts'
-import type { AdminContext, Sources } from './sources'
+import type { AdminContext, AdminSources } from './sources'
 
 const pageLength = 50
 const csvMax = 1_000
@@ -189,7 +189,7 @@ function readSearch(params: URLSearchParams): { search: Search; fault: string | 
 
 /** The payments that fit, the newest first. */
 export async function findPayments(
-  { ledger }: Pick<Sources, 'ledger'>,
+  { ledger }: Pick<AdminSources, 'ledger'>,
   search: Search,
   limit: number,
 ): Promise<Found> {

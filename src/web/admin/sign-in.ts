@@ -47,7 +47,7 @@ export const signOutFields = Type.Object({
 export type RefusedForm = { status: number; fault: string }
 
 /** A form of a signed-in operator. */
-export type Sent = { form: URLSearchParams; session: Session }
+export type SentForm = { form: URLSearchParams; session: Session }
 
 /** Decides which requests may read and change the pages below `/admin`. */
 export function createSignIn(service: Service, options: SignInOptions) {
@@ -111,7 +111,7 @@ export function createSignIn(service: Service, options: SignInOptions) {
      * The form of a signed-in operator, or why it is refused: `undefined` without a session. Nothing
      * is changed by a request that another site could cause.
      */
-    async form(request: Request): Promise<Sent | RefusedForm | undefined> {
+    async form(request: Request): Promise<SentForm | RefusedForm | undefined> {
       take(request, 'form', formsPerMinute)
       const strange = guard.origin(request)
       if (strange !== undefined) return refuse(request, 'origin', strange)

@@ -10,7 +10,7 @@ import type { Details } from '../../settlement/state/availability'
 export type Done = { ok: boolean; text: string }
 
 /** The data and the actions of the pages for operators. Only `now` in each is current. */
-export type Sources = {
+export type AdminSources = {
   networks(): readonly Details[]
   merchants(): readonly MerchantState[]
   /** Upstreams whose circuit is open, by their origin. */
@@ -39,7 +39,7 @@ export type Sources = {
 }
 
 /** What a page is made from. */
-export type AdminContext = Sources & { config: Config }
+export type AdminContext = AdminSources & { config: Config }
 
 export type MerchantState = {
   merchant: Merchant

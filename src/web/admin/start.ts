@@ -21,12 +21,12 @@ import { paymentsCsv, paymentsPage } from './payments'
 import {
   createSignIn,
   type RefusedForm,
-  type Sent,
+  type SentForm,
   type SignInOptions,
   signInForm,
   signOutFields,
 } from './sign-in'
-import type { AdminContext, Sources } from './sources'
+import type { AdminContext, AdminSources } from './sources'
 import { storyPage } from './story'
 
 type SignedIn = NonNullable<AdminReader>
@@ -34,7 +34,10 @@ type Answer = Response | Promise<Response>
 type Main = Html | undefined | Promise<Html | undefined>
 
 /** The pages of the operator. */
-export function createAdmin(config: Config, options: SignInOptions & { sources: Sources }) {
+export function createAdminPages(
+  config: Config,
+  options: SignInOptions & { sources: AdminSources },
+) {
   const { log } = options
   const context = { ...options.sources, config }
   const access = createSignIn(config.service, options)
@@ -83,7 +86,7 @@ export function createAdmin(config: Config, options: SignInOptions & { sources: 
       show(request, path, titleOf(path), () => main(context, paramsOf(request)))
 
   /** Runs a form that a signed-in operator has sent. */
-  const sent = (request: Request, run: (sent: Sent) => Answer) =>
+  const sent = (request: Request, run: (sent: SentForm) => Answer) =>
     readable(config, async () => {
       const own = await access.form(request)
       if (own === undefined) return redirect('/admin')

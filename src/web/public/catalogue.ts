@@ -9,7 +9,7 @@ import * as Search from './Search'
 /** State that the pages read at each request, from memory. */
 export type Live = {
   isReady(network: NetworkConfig): boolean
-  healthOf(merchant: Merchant): Parts.Health
+  healthOf(merchant: Merchant): Parts.MerchantHealth
 }
 
 type Query = { text: string; page: number }
@@ -136,7 +136,7 @@ function searchForm(text: string): Html {
 </form>`
 }
 
-function card(merchant: Merchant, health: Parts.Health, body: Html): Html {
+function card(merchant: Merchant, health: Parts.MerchantHealth, body: Html): Html {
   const { slug, title, tag, routes } = merchant
   return html`<li class="card">
 <div class="top"><h3 id="m-${slug}"><a href="/merchants/${slug}">${title}</a></h3><span class="price">${Parts.priceFrom(routes)}</span></div>

@@ -98,7 +98,7 @@ export function pageHeaders(service: Service) {
 }
 
 /** Answers a page, or 304 when the client already has it. */
-export function respond(
+export function sendPage(
   config: Config,
   request: Request,
   page: Page,

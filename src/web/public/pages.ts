@@ -6,7 +6,7 @@ import * as Problem from '../../protocol/Problem'
 import { findAsset } from '../assets'
 import { escaped } from '../html'
 import { createCataloguePage, type Live } from './catalogue'
-import { respond, send } from './layout'
+import { send, sendPage } from './layout'
 import { merchantPage, readQuery } from './merchant'
 import { forPeople, problemPage } from './people'
 import type { Point } from './Sparkline'
@@ -47,7 +47,7 @@ export function createPages(options: PagesOptions) {
     const page = Number(searchParams.get('page') ?? 1)
     const main = catalogue(options, { text, page })
     const { title } = config.service
-    return respond(config, request, { title, path: '/', main, isWhole: true })
+    return sendPage(config, request, { title, path: '/', main, isWhole: true })
   }
   const merchants = new Map(config.merchants.map((merchant) => [merchant.slug, merchant]))
   const merchant = (request: Request, slug: string): Response => {
@@ -57,7 +57,7 @@ export function createPages(options: PagesOptions) {
     if (query.text !== '') limitSearch(request)
     const main = merchantPage(options, options, found, query)
     const { title } = found
-    return respond(config, request, { title, path: undefined, main, isPayable: true })
+    return sendPage(config, request, { title, path: undefined, main, isPayable: true })
   }
   const stocks = (request: Request): Response => {
     if (config.stock === undefined)
@@ -66,7 +66,7 @@ export function createPages(options: PagesOptions) {
     const { hasMarket, pricesOf } = options
     const main = stocksPage(config, config.stock, { isLive: hasMarket, symbol, pricesOf })
     const page = { title: 'Stocks', path: '/stocks', main, isPayable: hasMarket } as const
-    return respond(config, request, page)
+    return sendPage(config, request, page)
   }
   const asset = (request: Request): Response => {
     const found = findAsset(config.service, request)
@@ -102,7 +102,7 @@ function unknownMerchant(config: Config, request: Request): Response {
   const { title, status, detail, code } = Problem.of('not-found', text)
   const main = problemPage({ title, status, detail, code })
   const page = { title, path: undefined, main }
-  return respond(config, request, page, { status: 404 })
+  return sendPage(config, request, page, { status: 404 })
 }
 
 /**

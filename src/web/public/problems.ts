@@ -2,7 +2,7 @@ import type { Config } from '../../config/Config'
 import * as Problem from '../../protocol/Problem'
 import { all, type Meaning, meaningOf } from '../../protocol/ProblemMeaning'
 import { type Html, html } from '../html'
-import { respond, send } from './layout'
+import { send, sendPage } from './layout'
 
 /**
  * The pages that the types of problems name: `/problems` lists all codes, `/problems/{code}` says
@@ -14,7 +14,7 @@ export function createProblemPages(config: Config) {
     const type = { 'content-type': 'text/plain; charset=utf-8' }
     if (!wantsHtml(request)) return send(request, page.text, { headers: { ...vary, ...type } })
     const { main } = page
-    return respond(config, request, { title, path: '/problems', main }, { headers: vary })
+    return sendPage(config, request, { title, path: '/problems', main }, { headers: vary })
   }
   return {
     list: (request: Request): Response =>
