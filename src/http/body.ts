@@ -290,8 +290,8 @@ export function createReaders(max: number) {
   const isFull = () => paid.open.size + unpaid.open.size >= max
   return {
     /**
-     * Adds a body; the result takes it out again. When all places are taken, the oldest body that came
-     * too slowly is given up. Undefined when there is no place.
+     * Adds a body; the result takes it out again. When all places are taken, the oldest body that
+     * came too slowly is given up. Undefined when there is no place.
      */
     enter(reader: Reader): (() => void) | undefined {
       const kind = reader.isPaid ? paid : unpaid

@@ -18,9 +18,9 @@ export type Connections = {
 }
 
 /**
- * Makes the peers of requests. The calls of one message may each suspend the idle timeout, which stays
- * suspended until the last call restores it. Restore it before the answer ends, because the server
- * does not reset the timeout by itself. `originalOf`: the request as the server received it.
+ * Makes the peers of requests. The calls of one message may each suspend the idle timeout, which
+ * stays suspended until the last call restores it. Restore it before the answer ends, because the
+ * server does not reset the timeout by itself. `originalOf`: the request as the server received it.
  */
 export function createPeers(
   { idleSeconds, addressOf, setTimeout }: Connections,
@@ -41,8 +41,8 @@ export function createPeers(
 
 /**
  * The key under which a client is counted: its IPv4 address, or the /64 of its IPv6 address,
- * because one subscriber owns at least a /64. `address`: the peer of the connection. `trustProxy` is
- * the number of reverse proxies in front. Each proxy appends the address that it saw to
+ * because one subscriber owns at least a /64. `address`: the peer of the connection. `trustProxy`
+ * is the number of reverse proxies in front. Each proxy appends the address that it saw to
  * `X-Forwarded-For`, so the client is that many entries from the right. A client can invent every
  * entry further left. An entry that is not an address ends the search: the last trustworthy address
  * is counted instead.

@@ -1,6 +1,8 @@
 export type Counts = ReturnType<typeof createCounts>
 
-/** A number for each key, such as the bytes of each client, and their sum. Keys at 0 are not kept. */
+/**
+ * A number for each key, such as the bytes of each client, and their sum. Keys at 0 are not kept.
+ */
 export function createCounts() {
   const byKey = new Map<string, number>()
   let total = 0

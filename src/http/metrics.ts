@@ -16,7 +16,9 @@ type Update = () => void | Promise<void>
 // Clients choose some label values, so the number of series is limited.
 const seriesMax = 1000
 
-/** An empty registry. The prefix `turnpike_` is added to each name, which can be registered once. */
+/**
+ * An empty registry. The prefix `turnpike_` is added to each name, which can be registered once.
+ */
 export function createRegistry() {
   const families = new Map<string, Family & { lines: () => string[] }>()
   const updates: Update[] = []

@@ -83,7 +83,7 @@ export type ErrorOptions = {
 }
 
 /**
- * Answers a problem for paths without a route, and for every error that a route throws which is added
+ * Answers a problem for paths without a route, and for every error of the routes that are added
  * after it. Without it Elysia sends the message of any error to the client, in production too.
  */
 export function errors(options: ErrorOptions) {

@@ -28,8 +28,8 @@ export function createRateLimit(
   const cellOf = (key: string, row: number) =>
     row * cells + (Bun.hash.xxHash32(key, seeds[row]) % cells)
   /**
-   * Counts one request of `key` at `now` (unix ms), or `weight` units of it. `limit`: in a minute; 0
-   * refuses everything.
+   * Counts one request of `key` at `now` (unix ms), or `weight` units of it. `limit`: in a minute;
+   * 0 refuses everything.
    */
   function take(key: string, limit: number, now: number, weight = 1): RateVerdict {
     const a = cellOf(key, 0)

@@ -323,8 +323,8 @@ function named(transfer: Transfer.Transfer, asset: Asset): Signing {
 }
 
 /**
- * Throws ProblemError 402 unless a credential has the signature with which its money is known, or that
- * of the payer's key. The chain has accepted one signature of a contract.
+ * Throws ProblemError 402 unless a credential has the signature with which its money is known, or
+ * that of the payer's key. The chain has accepted one signature of a contract.
  */
 export function assertSigned(
   { transfer, asset, isKeySigned }: Named,

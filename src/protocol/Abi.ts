@@ -52,7 +52,9 @@ export function wordAt(data: string, index: number): string | undefined {
   return word.length === 64 ? word : undefined
 }
 
-/** Address at an index; undefined when the upper twelve bytes are not zero, which contracts refuse. */
+/**
+ * Address at an index; undefined when the upper twelve bytes are not zero, which contracts refuse.
+ */
 export function addressAt(data: string, index = 0): Address | undefined {
   const word = data.slice(index * 64, index * 64 + 64)
   const isAddress = word.length === 64 && word.startsWith('000000000000000000000000')

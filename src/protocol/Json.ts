@@ -216,8 +216,8 @@ export function pointerTo(path: readonly (string | number)[]): string {
 }
 
 /**
- * A name for parsers that ignore case, as Go's does. To upper case first: some of them read a long s and
- * the Kelvin sign as letters.
+ * A name for parsers that ignore case, as Go's does. To upper case first: some of them read a long
+ * s and the Kelvin sign as letters.
  */
 export function fold(name: string): string {
   return name.toUpperCase().toLowerCase()
@@ -254,7 +254,9 @@ export function member(object: JsonObject, name: string): Json | undefined {
   return Object.hasOwn(object, name) ? (object[name] ?? undefined) : undefined
 }
 
-/** What a member can be read as: the words of a refusal, and the value; undefined for another one. */
+/**
+ * What a member can be read as: the words of a refusal, and the value; undefined for another one.
+ */
 const kinds = {
   text: ['a string', (value: unknown) => (typeof value === 'string' ? value : undefined)],
   object: ['an object', (value: unknown) => (isObject(value) ? value : undefined)],

@@ -10,8 +10,8 @@ import type { Fault } from './Problem'
 import * as Upto from './Upto'
 
 /**
- * EIP-3009 has `transferWithAuthorization`, and `receiveWithAuthorization`, which only its payee can
- * call. Both use the nonce. https://eips.ethereum.org/EIPS/eip-3009
+ * EIP-3009 has `transferWithAuthorization`, and `receiveWithAuthorization`, which only its payee
+ * can call. Both use the nonce. https://eips.ethereum.org/EIPS/eip-3009
  */
 
 const parameters = 'address,address,uint256,uint256,uint256,bytes32'
@@ -126,8 +126,8 @@ export function receiveDigest(transfer: Signing, asset: Pick<Asset, 'eip712'>): 
 }
 
 /**
- * The call that settles the transfer: a proxy's for Permit2. For EIP-3009 the token's, by its v, r, s
- * overload for a 65-byte signature, which every such token has, else by the bytes overload.
+ * The call that settles the transfer: a proxy's for Permit2. For EIP-3009 the token's, by its v, r,
+ * s overload for a 65-byte signature, which every such token has, else by the bytes overload.
  */
 export function call(transfer: Transfer): { to: Address; data: Hex } {
   const { method, upto, asset, signature } = transfer

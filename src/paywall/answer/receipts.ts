@@ -131,8 +131,8 @@ export function failureHeaders(
 }
 
 /**
- * Network of an x402 payment that could not be read, for `failureHeaders`: the one it accepted, else that
- * of the first offer.
+ * Network of an x402 payment that could not be read, for `failureHeaders`: the one it accepted,
+ * else that of the first offer.
  */
 export function failingOf(
   credential: string | undefined,

@@ -45,9 +45,9 @@ export type Course = {
 }
 
 /**
- * Passes a stream on to its buyer. `signal` fires when the buyer leaves: the server would still accept
- * a first chunk then. A buyer that stays and hardly reads is cut, because it would keep an upstream
- * connection open.
+ * Passes a stream on to its buyer. `signal` fires when the buyer leaves: the server would still
+ * accept a first chunk then. A buyer that stays and hardly reads is cut, because it would keep an
+ * upstream connection open.
  */
 export function passOn(
   source: ReadableStream<Uint8Array>,

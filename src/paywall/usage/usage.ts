@@ -98,8 +98,8 @@ export function createUsageDeliveries(options: UsageOptions, deliveries: Deliver
 }
 
 /**
- * A request with an answer of its own. Only the members of a delivery are read: others of a sale parse
- * its body.
+ * A request with an answer of its own. Only the members of a delivery are read: others of a sale
+ * parse its body.
  */
 function answeredBy(
   { method, search, requestId, signal, envelope }: DeliveryRequest,
@@ -525,8 +525,8 @@ export function streamByUse(
       },
       async complete() {
         await written()
-        // Other processes may have taken this one for dead and ended the authorization. Then nothing is
-        // charged, and the buyer must not take the answer for whole.
+        // Other processes may have taken this one for dead and ended the authorization. Then
+        // nothing is charged, and the buyer must not take the answer for whole.
         return conclude('whole')
       },
       async breakOff(error) {
