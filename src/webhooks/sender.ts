@@ -3,9 +3,9 @@ import type { NetworkConfig, Webhook } from '../config/Config'
 import type { Log } from '../log'
 import { typesOf } from '../protocol/Webhook'
 import type { Meter } from '../settlement/state/metrics'
-import { createEndpoint, type Endpoint, type SendingOptions, sendDue } from './endpoint'
-import { createConditionWatch, type Watched } from './network-watch'
+import { createConditionWatch, type Watched } from './operator-alerts'
 import { createPost, type PostOptions } from './post'
+import { createEndpoint, type Endpoint, type SendingOptions, sendDue } from './retry-or-disable'
 
 /** Time between two looks for messages whose time has come or that an operator sends again, ms. */
 const pollMs = 1_000

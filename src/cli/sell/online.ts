@@ -21,7 +21,7 @@ import * as Permit from '../../protocol/Permit'
 import * as Transfer from '../../protocol/Transfer'
 import * as Upto from '../../protocol/Upto'
 import { usualGasOf } from '../../settlement/state/availability'
-import { etherText, isPoor, remedyOf } from '../../settlement/state/relayer-funds'
+import { etherText, isPoor, remedyOf } from '../../settlement/state/out-of-gas'
 import { askNodes } from '../nodes'
 import { readHead } from './gas-cost'
 

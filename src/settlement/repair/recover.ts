@@ -1,7 +1,7 @@
 import type { Payment } from '../../../db/Payment'
 import type { Included, Unfinished } from '../../../db/payment-reads'
 import { findOrSend } from '../send/broadcast'
-import { resumeSent, track } from '../send/payment'
+import { resumeSent, track } from '../send/lifecycle'
 import * as Resolve from '../send/resolve'
 import { cancelNonce, resumeSlot as drive, recordUnowned } from '../send/transaction'
 import { isOthers, isPaymentOfAnother, keeps } from '../state/ownership'

@@ -9,7 +9,7 @@ import type * as Network from '../../protocol/Network'
 import { isReady, isUnfunded, pausedBy } from '../send/relayer'
 import * as Gas from './gas-budget'
 import type { MetricSources } from './metrics'
-import * as Funding from './relayer-funds'
+import * as Funding from './out-of-gas'
 import { type ChainState, type Context, chainOf, type Relayer } from './state'
 
 type Status = {

@@ -13,7 +13,7 @@ import { readCount } from '../read/reads'
 import { lowestOf } from '../repair/reorg'
 import { pausedBy } from '../send/relayer'
 import { remedyFor, remedyOfReason } from './availability'
-import { isPoor } from './relayer-funds'
+import { isPoor } from './out-of-gas'
 import type { ChainState, Context, Relayer } from './state'
 
 /** Checks between two reads of what rarely changes: code and signing domain. */
