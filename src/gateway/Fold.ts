@@ -1,7 +1,7 @@
 /**
- * What the least exact upstreams read in a path, or in the name of a parameter. Upstreams differ: many
- * ignore the case of letters, `;parameters`, a slash, dot or blank at the end, or accents, or decode
- * once more. Two texts with the same folded form may be the same to an upstream.
+ * What the least exact upstreams read in a path, or in the name of a parameter. Upstreams differ:
+ * many ignore the case of letters, `;parameters`, a slash, dot or blank at the end, or accents, or
+ * decode once more. Two texts with the same folded form may be the same to an upstream.
  */
 
 const plainPath = /^(?:\/[\w~-]+(?:\.[\w~-]+)*)+$/
@@ -38,9 +38,9 @@ function foldNames(path: string): string {
 }
 
 /**
- * The keys that a decoded name of a query may set, from the outermost to the whole: `a[b].c` is `A`,
- * `A_B` and `A_B_C`. PHP writes `_` for a blank or a dot. Empty keys do not count, because `a[]` sets
- * `a`, too.
+ * The keys that a decoded name of a query may set, from the outermost to the whole: `a[b].c` is
+ * `A`, `A_B` and `A_B_C`. PHP writes `_` for a blank or a dot. Empty keys do not count, because
+ * `a[]` sets `a`, too.
  */
 export function foldName(name: string): readonly string[] {
   if (plainName.test(name)) return [name.toUpperCase()]

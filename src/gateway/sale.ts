@@ -214,7 +214,7 @@ function ask(sales: SaleContext, incoming: IncomingRequest): Response {
   })
 }
 
-/** Whether there is something to check: most requests have no input that a schema or a meter reads. */
+/** Whether there is something to check: most requests have no input for a schema or a meter. */
 function hasInputs({ match: { merchant, route }, body }: IncomingRequest): boolean {
   if (route.params.length > 0 || route.bodyRequired || route.meter !== undefined) return true
   return body.byteLength > 0 || merchant.builtin !== undefined

@@ -5,7 +5,7 @@ import type { Counter } from './Preset'
 import type { Quote } from './Quote'
 import type { Counts, Usage } from './Usage'
 
-/** The header in which an upstream names the charge, as the x402 servers of the reference read it. */
+/** The header in which an upstream names the charge, as x402 servers of the reference read it. */
 export const overrideHeader = 'settlement-overrides'
 
 /** The charge of an answer. */
@@ -125,8 +125,8 @@ function isSplit(counters: readonly Counter[], rates: Meter.Rates, unit: string)
 }
 
 /**
- * The atomic amount of `{"amount": ...}`: `"1000"` atomic, `"33.33%"` of the ceiling rounded down, or
- * `"$0.05"` rounded up. Undefined for anything else; it may be above the ceiling.
+ * The atomic amount of `{"amount": ...}`: `"1000"` atomic, `"33.33%"` of the ceiling rounded down,
+ * or `"$0.05"` rounded up. Undefined for anything else; it may be above the ceiling.
  */
 export function parseOverride(header: string | null, ceilingAtomic: bigint): bigint | undefined {
   if (header === null) return undefined

@@ -139,10 +139,10 @@ function openaiCounter(unit: string, names: readonly string[], more: Partial<Cou
 }
 
 /**
- * Chat completions and responses. `prompt_tokens` contains cached and audio tokens, `completion_tokens`
- * contains reasoning and audio tokens and rejected predictions. A stream reports usage in its last
- * chunk when `stream_options.include_usage` asks for it; other chunks have `usage: null`. Responses
- * report it in `response.completed` and `response.incomplete`.
+ * Chat completions and responses. `prompt_tokens` contains cached and audio tokens,
+ * `completion_tokens` contains reasoning and audio tokens and rejected predictions. A stream
+ * reports usage in its last chunk when `stream_options.include_usage` asks for it; other chunks
+ * have `usage: null`. Responses report it in `response.completed` and `response.incomplete`.
  */
 const openai: Preset = {
   counters: [
@@ -255,9 +255,9 @@ const inConfig = (names: readonly string[]) =>
   )
 
 /**
- * generateContent and streamGenerateContent, as events and as a JSON array. `promptTokenCount` contains
- * cached content; tool results and thoughts are counted beside input and candidates. Numbers of zero
- * are left out. Each chunk has the totals so far.
+ * generateContent and streamGenerateContent, as events and as a JSON array. `promptTokenCount`
+ * contains cached content; tool results and thoughts are counted beside input and candidates.
+ * Numbers of zero are left out. Each chunk has the totals so far.
  */
 const gemini: Preset = {
   counters: [

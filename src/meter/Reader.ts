@@ -73,7 +73,7 @@ function planOf(preset: Preset): Plan {
   return plan
 }
 
-/** Called on arrays that are not buffers, too: making a buffer of each takes longer than the search. */
+/** Called on arrays that are not buffers, too: making buffers takes longer than the search. */
 const { indexOf, lastIndexOf } = Buffer.prototype
 
 /** The common ends of the last names of all pointers: `_tokens"` instead of nine names. */

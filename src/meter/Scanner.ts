@@ -65,9 +65,9 @@ function createState(
 }
 
 /**
- * Finds members of JSON objects in bytes that come in pieces. `take` gets the wanted members of each
- * outermost object when it ends. Such an object may have any length, because nothing else of it is
- * kept. With `mayBeArray` the elements of an outermost array are outermost objects.
+ * Finds members of JSON objects in bytes that come in pieces. `take` gets the wanted members of
+ * each outermost object when it ends. Such an object may have any length, because nothing else of
+ * it is kept. With `mayBeArray` the elements of an outermost array are outermost objects.
  */
 export function createScanner(root: Node, take: State['take'], { mayBeArray = false } = {}) {
   const state = createState(root, take, mayBeArray)

@@ -4,9 +4,9 @@ export class TooLongError extends Error {
 }
 
 /**
- * The text of another server's answer. It is read in pieces: `text()` decompresses without a limit, and
- * a few kilobytes may become gigabytes. Throws `TooLongError` when there are more than `maxBytes` after
- * decompression.
+ * The text of another server's answer. It is read in pieces: `text()` decompresses without a limit,
+ * and a few kilobytes may become gigabytes. Throws `TooLongError` when there are more than
+ * `maxBytes` after decompression.
  */
 export async function readText(response: Response, maxBytes: number): Promise<string> {
   const { headers } = response

@@ -8,8 +8,8 @@ const net = () => process.getBuiltinModule('node:net')
 export const zlib = () => process.getBuiltinModule('node:zlib')
 
 /**
- * Version of an IP address, as `isIP` of `node:net`: 0 for any other text. Only IPv6 loads that module,
- * because the first buyer would wait for it.
+ * Version of an IP address, as `isIP` of `node:net`: 0 for any other text. Only IPv6 loads that
+ * module, because the first buyer would wait for it.
  */
 export function ipVersion(text: string): number {
   if (ipv4.test(text)) return 4

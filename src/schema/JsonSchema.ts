@@ -4,9 +4,9 @@ import * as Pattern from './Pattern'
 
 /**
  * JSON Schema (draft 2020-12, and the forms of older drafts for the same rules) for the input of
- * strangers. The work of a check is limited: with references and alternatives, it can be exponential
- * in the depth of the input. Each step takes units of a budget, and a check whose budget is used up
- * ends with a fault.
+ * strangers. The work of a check is limited: with references and alternatives, it can be
+ * exponential in the depth of the input. Each step takes units of a budget, and a check whose
+ * budget is used up ends with a fault.
  */
 
 /** `reason` completes "name ...". It never repeats the value. */

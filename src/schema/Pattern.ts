@@ -3,8 +3,8 @@ import { RE2JS, RE2JSSyntaxException } from 're2js'
 /**
  * Regular expressions of merchants, for texts of strangers. A backtracking engine takes seconds for
  * 40 letters and a pattern such as `^(a+)+$`. RE2 reads each character once, but the states of its
- * automaton are made while it reads, which costs up to 40 us for a character. So all states are made
- * here, and a pattern with too many of them is refused.
+ * automaton are made while it reads, which costs up to 40 us for a character. So all states are
+ * made here, and a pattern with too many of them is refused.
  */
 export type Pattern = {
   /** Whether some part of the text matches, in about 10 ns for each character. */

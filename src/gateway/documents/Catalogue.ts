@@ -35,7 +35,7 @@ export function readyOrAll(networks: readonly Network.Id[], isReady: IsReady): I
   return (id) => isReady(id) || !networks.some(isReady)
 }
 
-/** A route as it is sold now, with the networks on which it may be paid by the use of its answer. */
+/** A route as it is sold now, with networks on which it may be paid by the use of its answer. */
 export type Good = Listing & { route: Route; byUse: readonly NetworkConfig[] }
 
 export function goodOf(

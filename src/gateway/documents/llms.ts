@@ -72,8 +72,8 @@ function oneLine(text: string): string {
 }
 
 /**
- * The section of programs that buy here, which a reader runs as they are. Without the programs while
- * nothing can be bought by a plain GET.
+ * The section of programs that buy here, which a reader runs as they are. Without the programs
+ * while nothing can be bought by a plain GET.
  */
 function codeSection(
   { service }: Pick<Config, 'service'>,

@@ -84,8 +84,8 @@ function slotsOf(merchant: Merchant, route: Route): Map<string, Slot> {
 }
 
 /**
- * The tool in the form of `tools/list`, with the networks that can settle, and those on which a call
- * may be paid by what it uses.
+ * The tool in the form of `tools/list`, with the networks that can settle, and those on which a
+ * call may be paid by what it uses.
  */
 function describe(tool: Tool, good: Catalogue.Good) {
   const { name, merchant, route } = tool
@@ -169,7 +169,7 @@ export function createTools(
       names ??= new Map([...compiled().values()].map((tool) => [tool.route, tool.name]))
       return names.get(route)
     },
-    /** A page of the tools that can be bought now. Throws McpFault for a cursor that is not ours. */
+    /** A page of the tools that can be bought now. Throws McpFault for a foreign cursor. */
     list(cursor: string | undefined) {
       const offset = cursor === undefined ? 0 : Number(/^\d{1,9}$/.exec(cursor)?.[0] ?? Number.NaN)
       if (Number.isNaN(offset))

@@ -103,9 +103,9 @@ function busy(): Problem.ProblemError {
 }
 
 /**
- * Prefixes of the ids of sessions. The server stores only the calls in progress of a session. The id
- * tells which call a cancellation refers to and whether the client declared MPP. Clients that support
- * MPP declare it in `initialize` (draft-payment-transport-mcp-00).
+ * Prefixes of the ids of sessions. The server stores only the calls in progress of a session. The
+ * id tells which call a cancellation refers to and whether the client declared MPP. Clients that
+ * support MPP declare it in `initialize` (draft-payment-transport-mcp-00).
  */
 const prefixes = { mpp: 'mpp-', other: 'mcp-' } as const
 const pattern = /^(?:mpp|mcp)-[0-9a-f]{32}$/

@@ -5,7 +5,7 @@ import * as Json from '../../protocol/Json'
 import { invalidParams, McpFault, methodNotFound, type ToolResult } from './answer'
 import { MessageError } from './Messages'
 
-export type McpHandlers = {
+type McpHandlers = {
   title: string
   instructions: string
   /** Both throw an McpFault or a JsonError. */

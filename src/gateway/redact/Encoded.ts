@@ -56,8 +56,8 @@ const runMax = 8
 const readingsMax = 8
 
 /**
- * End of a text when it is found at a place of the bytes, in any encoding; else `none` or `partial`.
- * `isLast`: no more bytes will follow.
+ * End of a text when it is found at a place of the bytes, in any encoding; else `none` or
+ * `partial`. `isLast`: no more bytes will follow.
  */
 export function match(bytes: Uint8Array, from: number, text: Uint8Array, isLast: boolean): number {
   let at = from

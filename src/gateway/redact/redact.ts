@@ -169,9 +169,9 @@ export function compile(secrets: readonly Secret[]): Patterns | undefined {
 }
 
 /**
- * Replaces secrets wherever the chunks of an answer are cut. `feed` returns the bytes that may be sent
- * now: all except an end that may begin a secret. `end` returns what was kept back, after the last
- * chunk.
+ * Replaces secrets wherever the chunks of an answer are cut. `feed` returns the bytes that may be
+ * sent now: all except an end that may begin a secret. `end` returns what was kept back, after the
+ * last chunk.
  */
 export function createRedactor(patterns: Patterns) {
   let held: Uint8Array = new Uint8Array(0)
@@ -295,7 +295,8 @@ function widen(text: Uint8Array, width: number): Uint8Array {
  * A text that is found everywhere, or a value that is too short, or too ordinary, for that. A value
  * without a name is found where it is a separate word. A value with a name is found only after its
  * name, in the forms in which an answer repeats the request: `name=value`, `"name": ["value"]`,
- * `<name>value</name>`, `name="..." value="..."`. All are found in every spelling that `Encoded` reads.
+ * `<name>value</name>`, `name="..." value="..."`. All are found in every spelling that `Encoded`
+ * reads.
  */
 export type Secret = string | { name?: string; value: string }
 
@@ -357,8 +358,9 @@ function compileGroup(secrets: readonly Secret[]): Group | undefined {
 }
 
 /**
- * Returns a search for the next secret from a place on, in order of the places. The requested places
- * only increase. `before`: the bytes that were sent before these. `isLast`: no more bytes will follow.
+ * Returns a search for the next secret from a place on, in order of the places. The requested
+ * places only increase. `before`: the bytes that were sent before these. `isLast`: no more bytes
+ * will follow.
  */
 function createGroupSearch(
   bytes: Buffer,

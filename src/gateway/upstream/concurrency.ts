@@ -27,8 +27,8 @@ export function createConcurrency(fetchesMax = fetchesMaxDefault) {
     used: byMerchant.total,
     /**
      * Acquires a slot for the time from before the payment until the answer was sent. Calling the
-     * result releases it. Throws ProblemError `not-ready` when the merchant, or all merchants together
-     * (`total`), have no free slot.
+     * result releases it. Throws ProblemError `not-ready` when the merchant, or all merchants
+     * together (`total`), have no free slot.
      */
     acquire({ slug, concurrencyMax }: Seller, total: number): () => void {
       if (byMerchant.total() >= Math.min(total, most) || byMerchant.of(slug) >= concurrencyMax)

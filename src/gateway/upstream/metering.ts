@@ -67,8 +67,8 @@ type Mapping = Readonly<Record<string, Readonly<Record<string, string>>>>
 /**
  * Replaces values of top-level members of a JSON object, such as a model's alias by its full id. It
  * edits the text, so that all other bytes stay as the buyer wrote them (big numbers, order,
- * spacing). A body that is not a JSON object, or that a route which reads its body refuses, is returned
- * unchanged.
+ * spacing). A body that is not a JSON object, or that a route which reads its body refuses, is
+ * returned unchanged.
  */
 export function rewriteBody(body: Uint8Array, mapping: Mapping): Uint8Array {
   const names = Object.keys(mapping)

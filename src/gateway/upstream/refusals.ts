@@ -6,8 +6,9 @@ import { forward, type Upstream } from './upstream'
 
 /**
  * Routes whose upstream refuses the credentials of the merchant, such as a wrong or an expired key.
- * Each request there would be charged and not delivered. A buyer may know a request that the upstream
- * refuses, so requests of buyers close no route: they cause a request of our own, which decides.
+ * Each request there would be charged and not delivered. A buyer may know a request that the
+ * upstream refuses, so requests of buyers close no route: they cause a request of our own, which
+ * decides.
  */
 export type Refusals = ReturnType<typeof createRefusals>
 
@@ -66,7 +67,7 @@ export function createRefusals(options: {
       if (now() >= state.askAt) void ask(state)
       return true
     },
-    /** The status with which the upstream refuses our own request; undefined while the route sells. */
+    /** Status with which the upstream refuses our own request; undefined while the route sells. */
     statusOf: (route: RouteConfig): number | undefined => states.get(route)?.status,
     /** The upstream answered a paid request with this status. */
     note(match: Route.Match, status: number): void {
@@ -104,8 +105,9 @@ export function refusedOf(
 export const refusing: ReadonlySet<number> = new Set([401, 403, 407])
 
 /**
- * Asks for the example of a route, as a buyer would, and returns the status; undefined without an answer.
- * The body is empty JSON, so that nothing is done twice, or at all, at an upstream that changes something.
+ * Asks for the example of a route, as a buyer would, and returns the status; undefined without an
+ * answer. The body is empty JSON, so that nothing is done twice, or at all, at an upstream that
+ * changes something.
  */
 export async function probe(
   upstream: Upstream,

@@ -6,8 +6,8 @@ const checksOfGrace = 4
 /**
  * Limits the answers that stand still. While its buyer does not read, the runtime holds about 2 MB
  * of an answer that comes fast, and no setting reduces that. A buyer of many answers would fill the
- * memory long before each of them is too slow. The answers that have waited longest are cut: at most
- * `max` wait for longer than `graceMs`.
+ * memory long before each of them is too slow. The answers that have waited longest are cut: at
+ * most `max` wait for longer than `graceMs`.
  */
 export function createStalls({ max, graceMs = 1_000 }: { max: number; graceMs?: number }) {
   /**

@@ -211,8 +211,8 @@ async function send(
 }
 
 /**
- * Whether the same request goes on at another place, by RFC 9110 section 15.4. 301, 302 and 303 turn a
- * POST into a GET, which is not the request that was paid for.
+ * Whether the same request goes on at another place, by RFC 9110 section 15.4. 301, 302 and 303
+ * turn a POST into a GET, which is not the request that was paid for.
  */
 function isRedirect({ status }: Response, method: string): boolean {
   if (status === 307 || status === 308) return true
@@ -221,10 +221,10 @@ function isRedirect({ status }: Response, method: string): boolean {
 
 /**
  * Where a redirect leads: within the configured origin, to a path that the same route sells.
- * Undefined for any other place; then the redirect is forwarded unchanged. The place may be what the
- * buyer asked for, such as `?next=/premium`. It must not be a path of another price, nor one that is
- * not sold. The merchant's headers must not reach another host. `from` has the configured host, not
- * the resolved address.
+ * Undefined for any other place; then the redirect is forwarded unchanged. The place may be what
+ * the buyer asked for, such as `?next=/premium`. It must not be a path of another price, nor one
+ * that is not sold. The merchant's headers must not reach another host. `from` has the configured
+ * host, not the resolved address.
  */
 function nextPlace({ headers }: Response, from: URL, match: Route.Match): URL | undefined {
   const location = headers.get('location') ?? ''
@@ -314,8 +314,8 @@ async function connect(
 const keptMaxMs = 6 * 60_000
 
 /**
- * Whether a request may use a kept-alive connection that other requests use. `host`: address and port.
- * After HEAD, 204 and 304, an upstream that sends a body anyway sends it in front of the next
+ * Whether a request may use a kept-alive connection that other requests use. `host`: address and
+ * port. After HEAD, 204 and 304, an upstream that sends a body anyway sends it in front of the next
  * answer, to the next buyer. So HEAD requests, and requests that were answered by 204 or 304
  * before, have a connection of their own. When the first such answer came over a shared connection,
  * no kept-alive connection to that address is used until all have ended.
@@ -422,8 +422,8 @@ async function readStart(
 }
 
 /**
- * The bytes that were read, then the remaining bytes as fast as the buyer reads. An answer that is given
- * up for others fails: the buyer gets what was sent before.
+ * The bytes that were read, then the remaining bytes as fast as the buyer reads. An answer that is
+ * given up for others fails: the buyer gets what was sent before.
  */
 function streamOn(
   chunks: Uint8Array[],
