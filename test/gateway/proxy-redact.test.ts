@@ -90,6 +90,15 @@ describe('streams', () => {
     )
   })
 
+  test('a secret beyond ASCII is replaced where its other characters are encoded', async () => {
+    const key = 'gr\u00fc\u00df+8f&41/x2'
+    for (const shown of [key, key.replace('+', '%2B'), key.replace('&', '\\u0026')]) {
+      const whole = await through([`1 ${shown} 2`], [key])
+      expect(whole).toBe('1 [redacted] 2')
+      expect(await through([...`1 ${shown} 2`], [key])).toBe(whole)
+    }
+  })
+
   test('a chunk is sent at once, except for an end that may begin a secret', async () => {
     const upstream = source()
     const { body, headers } = redact(upstream.stream)
