@@ -1,4 +1,5 @@
-// The page of a merchant: makes the request from the fields, as web/Example.ts and web/Commands.ts do.
+// The page of a merchant: makes the request from the fields, as web/public/Example.ts and
+// web/public/Commands.ts do.
 
 const unencoded = /%(?:2C|3A|40)/g
 const encode = (text) => encodeURIComponent(text).replace(unencoded, decodeURIComponent)
