@@ -17,11 +17,13 @@ import * as Report from './Report'
 import { rpcUrlsOf, shippedConfig, shippedEnv, shippedText } from './shipped'
 
 const usage = `bench:against DIRECTORY [--rounds 7] [--only 402|paid|start] [--load TEXT] [--warm-up N] [--payments N]
+              [--postgres]
   DIRECTORY  another checkout, with its packages installed
   --load     payments whose load and protocol contain it, such as "256 payers, x402"
   --warm-up  so many payments before those that count, at least (default: as in bench:paid, where a new
              server still compiles its code)
   --payments so many payments that count, at least (default: as in bench:paid, which takes a second)
+  --postgres payments with PostgreSQL in place of SQLite
 `
 /** Seconds of one sample of 402s. */
 const seconds = 1
@@ -36,6 +38,7 @@ const { values, positionals } = parseArgs({
     load: { type: 'string', default: '' },
     'warm-up': { type: 'string', default: '0' },
     payments: { type: 'string', default: '0' },
+    postgres: { type: 'boolean', default: false },
   },
 })
 const other = resolve(positionals[0] ?? '')
@@ -147,8 +150,11 @@ async function payments(
   protocol: Candidate['protocol'],
 ): Promise<Report.Row[]> {
   const taken = await alternate(async (isOurs) => {
-    const script = scriptOf(isOurs, join('paid', 'servers'), 'ours.ts')
-    const candidate = { name: '', kind: 'ours', protocol, script, args: [] } as const
+    const [kind, file] = values.postgres
+      ? (['postgres', 'ours-postgres.ts'] as const)
+      : (['ours', 'ours.ts'] as const)
+    const script = scriptOf(isOurs, join('paid', 'servers'), file)
+    const candidate = { name: '', kind, protocol, script, args: [] }
     const run = await sample(machine, candidate, load)
     if (run.paid < run.tried) throw new Error(`${run.tried - run.paid} payments failed`)
     return run
