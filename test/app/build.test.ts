@@ -54,14 +54,14 @@ test('the executable starts in a hostile directory with its version and top-leve
 })
 
 const mcp = `
-const { serve } = await import(${JSON.stringify(join(import.meta.dir, '../../src/gateway/mcp/server'))})
+const { serveMessage } = await import(${JSON.stringify(join(import.meta.dir, '../../src/gateway/mcp/server'))})
 const message = { jsonrpc: '2.0', id: 1, method: 'tools/list' }
 const request = new Request('http://localhost/mcp', {
   method: 'POST',
   headers: { 'content-type': 'application/json', accept: 'application/json, text/event-stream' },
 })
 const handlers = { title: '', instructions: '', list: () => ({ tools: [] }), call: () => {} }
-console.log(await (await serve(request, message, handlers)).text())
+console.log(await (await serveMessage(request, message, handlers)).text())
 `
 
 test('the MCP SDK, loaded at its first use, works inside the executable, the only file of a build', async () => {
@@ -123,8 +123,8 @@ test('the commit of a checkout is found, and a change of its files marks it', as
 })
 
 const versions = `
-import { describe, ownVersion } from ${JSON.stringify('./version')}
-console.log(describe(ownVersion()))
+import { describeVersion, ownVersion } from ${JSON.stringify('./version')}
+console.log(describeVersion(ownVersion()))
 console.log(JSON.stringify(ownVersion()))
 `
 
