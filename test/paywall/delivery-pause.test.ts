@@ -67,6 +67,52 @@ test.each(kinds)(
   },
 )
 
+test('after a pause behind an answer the buyer may present its credential again', async () => {
+  await using own = await ownSettlement()
+  const { fixture } = own
+  let pausedMs = 0
+  const deliveries = createPaidDeliveries({
+    settlement: fixture.settlement,
+    answers: await createAnswerStore(fixture.ledger.answers),
+    challengeSecrets: [new Uint8Array(32)],
+    receipts: createReceipts(Crypto.bytes(account(9).privateKey), Date.now),
+    now: () => Date.now() + pausedMs,
+    log: () => undefined,
+  })
+  const answered = { delivered: true as const, status: 200, headers: new Headers() }
+  const failed = { delivered: false, code: 'upstream-failed', upstreamStatus: 500 } as const
+  for (const isFailed of [false, true]) {
+    for (const wasPaused of [false, true]) {
+      const transfer = signTransfer(own.network)
+      const terms = { receivedAt: Date.now(), isKeySigned: true }
+      const asked = { transfer, purpose: purposeOf(), ...terms }
+      const outcome = await fixture.settlement.settle(asked, 120_000)
+      if (outcome.kind !== 'confirmed') throw new Error(outcome.kind)
+      const request = {
+        method: 'GET',
+        resource: 'http://localhost/m/weather/forecast',
+        search: '',
+        requestId: 'request',
+        // The connection ends after the answer went out, which the server does not report.
+        signal: new AbortController().signal,
+        fulfil: async () =>
+          isFailed
+            ? { ...failed, detail: 'The upstream has failed.' }
+            : { ...answered, body: new TextEncoder().encode('paid') },
+      }
+      await deliveries.deliver(request, outcome, 'x402', () => undefined).catch(() => undefined)
+      if (wasPaused) pausedMs += 10_000
+      const found = () => fixture.settlement.find(transfer)
+      await until(async () => (await found())?.delivery !== 'delivering')
+      const payment = await found()
+      if (payment === undefined) throw new Error('no payment')
+      expect(payment.delivery).toBe(isFailed || wasPaused ? 'none' : 'delivered')
+      if (isFailed) await until(async () => (await deliveries.wasAnswered(payment)) !== wasPaused)
+    }
+  }
+  await deliveries.stop()
+})
+
 /** A stream whose first bytes come after the pause. */
 function streamOf(bytes: Uint8Array, wake: () => void): ReadableStream<Uint8Array> {
   let isOver = false

@@ -232,9 +232,11 @@ async function hand(context: Context, delivery: Delivery, made: Made): Promise<R
   if (body instanceof Uint8Array) {
     // The answer is stored for the key, so an abort does not count another delivery.
     const isStored = (await keep?.(body)) === true
-    const reach = () => (isStored || !request.signal.aborted ? 'complete' : 'nothing')
-    // The answer is written in this turn of the event loop and recorded afterwards. A crash in
-    // between can repeat an answer, and never lose a paid one.
+    const wasPaused = context.pulse.beforeNextTurn()
+    const isLost = () => !isStored && (request.signal.aborted || wasPaused())
+    const reach = () => (isLost() ? 'nothing' : 'complete')
+    // The answer is written in this turn of the event loop and recorded afterwards. A crash or a pause
+    // in between can repeat an answer, and never lose a paid one.
     return answer(context, delivery, { status, headers, body }, () =>
       record(context, delivery, status, reach),
     )
@@ -367,20 +369,22 @@ async function refuse(
   { request, payment, protocol }: Delivery,
   undelivered: Undelivered,
 ): Promise<never> {
-  const { redeeming, answering, log } = context
+  const { redeeming, answering, pulse, log } = context
   const { upstreamStatus } = undelivered
   const problem = redeeming.problem(payment, undelivered, protocol)
   // The token must be on the disk before its buyer has it.
   await endUndelivered(context, payment, upstreamStatus)
+  await pulse.afterPause()
   // Mark it after the answer is made: until then its buyer has only the credential, no token.
   answering.add(payment.id)
   const answered = request.envelope?.taken ?? Promise.resolve(true)
-  void answered.then((isTaken) =>
+  void answered.then((isTaken) => {
+    const wasPaused = pulse.beforeNextTurn()
     setImmediate(() => {
-      if (!isTaken || request.signal.aborted) answering.delete(payment.id)
+      if (!isTaken || request.signal.aborted || wasPaused()) answering.delete(payment.id)
       else markAnswered(context, payment, request.requestId)
-    }),
-  )
+    })
+  })
   const fields = { requestId: request.requestId, payment: payment.id, upstreamStatus }
   log('payment-undelivered', fields)
   throw problem

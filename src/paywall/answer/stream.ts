@@ -200,8 +200,22 @@ const turns = 4
  */
 export function createPulse(now: () => number) {
   let tickedAt = now()
+  const wasPausedSince = (at: number) => Math.abs(now() - at) > pausedMs
   /** After a pause: resolves when the loop has read its sockets. Undefined without a pause. */
-  const afterPause = () => (Math.abs(now() - tickedAt) > pausedMs ? readSockets() : undefined)
+  const afterPause = () => (wasPausedSince(tickedAt) ? readSockets() : undefined)
+  /**
+   * For an answer that goes out in this turn of the loop. Its connection may have ended during a
+   * pause before the next turn, which the server does not report after the answer. The function
+   * returns whether there was such a pause, in immediates that are set later.
+   */
+  const beforeNextTurn = () => {
+    const at = now()
+    let wasPaused = false
+    setImmediate(() => {
+      wasPaused = wasPausedSince(at)
+    })
+    return () => wasPaused
+  }
   const tick = () => {
     const reading = afterPause()
     if (reading === undefined) tickedAt = now()
@@ -210,7 +224,7 @@ export function createPulse(now: () => number) {
   }
   const timer = setInterval(tick, tickMs)
   timer.unref()
-  return { afterPause, stop: () => clearInterval(timer) }
+  return { afterPause, beforeNextTurn, stop: () => clearInterval(timer) }
 }
 
 async function readSockets(): Promise<void> {
