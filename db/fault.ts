@@ -23,7 +23,7 @@ export class BesideError extends Error {
   override readonly name = 'BesideError'
 }
 
-/** The fault of a storage that is written, how often each began, and who waits for its end. */
+/** The fault of a storage, how often each kind began, and the calls that wait for its end. */
 export function createFaultState() {
   const counts = new Map<string, number>()
   const listeners: ((code: string | undefined) => void)[] = []

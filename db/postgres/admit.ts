@@ -327,7 +327,7 @@ export async function assertSameKeys(query: Query, own: Fingerprints): Promise<v
   }
 }
 
-/** Keeps who uses the database, and returns its id, which the first call decides. */
+/** Stores the service of the database, and returns the database's id, which the first call sets. */
 export async function writeIdentity(
   query: Query,
   service: Fingerprints,

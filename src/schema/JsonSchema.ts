@@ -21,7 +21,7 @@ export type Check = (value: unknown, most: number) => readonly Fault[]
 
 /** The state of one check. */
 type Run = {
-  /** What is left of the budget. */
+  /** Units of work that this check may still use. */
   units: number
   depth: number
   path: (string | number)[]

@@ -88,8 +88,7 @@ export type Policy = Readonly<{
    */
   confirmTwiceAbove: () => bigint | undefined
   /**
-   * Longest time of one attempt to settle a charge, ms; the next sweep repeats what is not decided. A
-   * minute.
+   * Longest attempt to settle a charge, ms. The next sweep tries an undecided charge again. 60,000.
    */
   chargeAttemptMs: number
   /** Atomic amount: most signed ceilings of one payer that are not settled. 1,000,000. */

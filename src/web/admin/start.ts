@@ -48,7 +48,7 @@ export function createAdminPages(
 
   const signInPage = (main: Html, more: Parameters<typeof sendAdminPage>[3]) =>
     page(undefined, { title: 'Sign in', path: undefined, main }, more)
-  /** The form for the token, for everyone who is not signed in. */
+  /** The sign-in form, for a request without a session. */
   const form = (request: Request, { status = 200, fault }: Partial<RefusedForm> = {}) => {
     const unsafe = access.transport(request)
     const isForm = unsafe === undefined && status === 403
