@@ -199,6 +199,7 @@ async function startSales(base: Base, { settlement, sponsoring, relayers, waitMs
   })
   const paywall = createPaywall({
     ...terms,
+    monotonic: base.monotonic,
     quoter,
     answers: await createAnswerStore(ledger.answers, options.answersMaxBytes),
     transferRateMin: {

@@ -27,6 +27,7 @@ async function deliverAt(
     challengeSecrets: [secret],
     receipts: createReceipts(secret, Date.now),
     now: Date.now,
+    monotonic: () => performance.now(),
     log: () => undefined,
   })
   let forwards = 0

@@ -70,6 +70,7 @@ export async function startLatePaywall(shop: Shop, { isOther = false } = {}) {
       settleWaitMs: () => 120_000,
       heldMaxBytes: 1024,
       now: Date.now,
+      monotonic: () => performance.now(),
       log: () => undefined,
     }),
     /** Headers of a new credential of the demo account. */

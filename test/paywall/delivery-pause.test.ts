@@ -23,6 +23,7 @@ test.each(kinds)(
       challengeSecrets: [new Uint8Array(32)],
       receipts: createReceipts(Crypto.bytes(account(9).privateKey), Date.now),
       now: () => Date.now() + pausedMs,
+      monotonic: () => performance.now(),
       log: () => undefined,
     })
     for (const wasPaused of [false, true]) {
@@ -76,7 +77,8 @@ test('after a pause behind an answer the buyer may present its credential again'
     answers: await createAnswerStore(fixture.ledger.answers),
     challengeSecrets: [new Uint8Array(32)],
     receipts: createReceipts(Crypto.bytes(account(9).privateKey), Date.now),
-    now: () => Date.now() + pausedMs,
+    now: Date.now,
+    monotonic: () => performance.now() + pausedMs,
     log: () => undefined,
   })
   const answered = { delivered: true as const, status: 200, headers: new Headers() }

@@ -126,6 +126,7 @@ test.concurrent('the delivery of a buyer that disconnects at its start ends, and
     challengeSecrets: [new Uint8Array(32)],
     receipts: createReceipts(Crypto.bytes(account(9).privateKey), Date.now),
     now: Date.now,
+    monotonic: () => performance.now(),
     log: () => undefined,
   })
   const request = {

@@ -88,6 +88,8 @@ export type DeliveryOptions = {
   /** Symbol of the asset of a network, for the line of a sale. */
   symbolOf?: ((network: Network.Id) => string | undefined) | undefined
   now: () => number
+  /** Milliseconds that never decrease. */
+  monotonic: () => number
   log: WriteEvent
 }
 
@@ -107,7 +109,8 @@ type Delivery = {
   release: () => void
 }
 
-function createState({ challengeSecrets, transferRateMin, now }: DeliveryOptions) {
+function createState(options: DeliveryOptions) {
+  const { challengeSecrets, transferRateMin, now } = options
   const [secret] = challengeSecrets
   if (secret === undefined) throw new Error('no challenge secret')
   return {
@@ -118,7 +121,7 @@ function createState({ challengeSecrets, transferRateMin, now }: DeliveryOptions
     answering: new Set<string>(),
     /** Ends of deliveries that are being written. */
     recording: new Set<Promise<void>>(),
-    pulse: createPulse(now),
+    pulse: createPulse(options),
   }
 }
 

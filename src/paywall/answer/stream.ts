@@ -196,23 +196,23 @@ const turns = 4
  * Notices that the process was paused, as by SIGSTOP or with its machine. When it wakes, the event loop
  * may first run what other threads have made meanwhile, such as the answer of an upstream. The end of
  * the buyer's connection is then still unread, and the answer would be recorded as delivered. `now` is
- * unix ms. A clock that is set counts as a pause, which costs some turns of the loop.
+ * unix ms. A clock that is set counts as a pause, which costs some turns of the loop. `monotonic` is ms.
  */
-export function createPulse(now: () => number) {
+export function createPulse({ now, monotonic }: Record<'now' | 'monotonic', () => number>) {
   let tickedAt = now()
-  const wasPausedSince = (at: number) => Math.abs(now() - at) > pausedMs
   /** After a pause: resolves when the loop has read its sockets. Undefined without a pause. */
-  const afterPause = () => (wasPausedSince(tickedAt) ? readSockets() : undefined)
+  const afterPause = () => (Math.abs(now() - tickedAt) > pausedMs ? readSockets() : undefined)
   /**
    * For an answer that goes out in this turn of the loop. Its connection may have ended during a
-   * pause before the next turn, which the server does not report after the answer. The function
-   * returns whether there was such a pause, in immediates that are set later.
+   * pause before the next turn, which the server does not report after the answer. The returned
+   * function tells whether there was such a pause, in immediates that are set later. A clock that is
+   * set does not count, because the answer may be made again.
    */
   const beforeNextTurn = () => {
-    const at = now()
+    const at = monotonic()
     let wasPaused = false
     setImmediate(() => {
-      wasPaused = wasPausedSince(at)
+      wasPaused = monotonic() - at > pausedMs
     })
     return () => wasPaused
   }
