@@ -1,4 +1,4 @@
-import { type Column, getTableColumns, getTableName, type Table } from 'drizzle-orm'
+import { Column, getTableColumns, getTableName, type Table } from 'drizzle-orm'
 import type { Dialect } from './dialect'
 
 /** Values of the parameters of a statement, by name. */
@@ -41,16 +41,45 @@ export function decoderOf<T extends Table>(table: T) {
   return (found: unknown): T['$inferSelect'] => {
     const values = found as Readonly<Record<string, unknown>>
     const row: Record<string, unknown> = {}
-    for (const { key, column } of columns) {
+    for (const { key, column, fromDriver } of columns) {
       const value = values[column.name]
       if (value === undefined) throw new Error(`${getTableName(table)} has no ${column.name}`)
-      row[key] = value === null ? null : column.mapFromDriverValue(value)
+      row[key] = value === null || fromDriver === undefined ? value : fromDriver(value)
     }
     return row as T['$inferSelect']
   }
 }
 
+type Convert = (value: unknown) => unknown
+
+export type Columns = readonly {
+  /** Its name in a row of this program. */
+  key: string
+  column: Column
+  /** Undefined for a column whose values need no conversion. */
+  toDriver: Convert | undefined
+  fromDriver: Convert | undefined
+}[]
+
+const known = new Map<Table, Columns>()
+
 /** In the order of the declaration. */
-export function columnsOf(table: Table): readonly { key: string; column: Column }[] {
-  return Object.entries(getTableColumns(table)).map(([key, column]) => ({ key, column }))
+export function columnsOf(table: Table): Columns {
+  const found = known.get(table)
+  if (found !== undefined) return found
+  const made = Object.entries(getTableColumns(table)).map(([key, column]) => ({
+    key,
+    column,
+    toDriver: converting(column, 'mapToDriverValue'),
+    fromDriver: converting(column, 'mapFromDriverValue'),
+  }))
+  known.set(table, made)
+  return made
+}
+
+function converting(
+  column: Column,
+  name: 'mapToDriverValue' | 'mapFromDriverValue',
+): Convert | undefined {
+  return column[name] === Column.prototype[name] ? undefined : column[name].bind(column)
 }

@@ -84,22 +84,22 @@ CREATE TABLE `payments` (
 	`delivered_at` integer,
 	CONSTRAINT "payments_method" CHECK("payments"."method" IN ('eip3009', 'permit2')),
 	CONSTRAINT "payments_network" CHECK("payments"."network" = 'eip155:' || "payments"."chain_id" AND "payments"."chain_id" > 0),
-	CONSTRAINT "payments_addresses" CHECK(length("payments"."asset") = 42 AND "payments"."asset" GLOB '0x*' AND substr("payments"."asset", 3) NOT GLOB '*[^0-9a-fA-F]*' AND length("payments"."payer") = 42 AND "payments"."payer" GLOB '0x*' AND substr("payments"."payer", 3) NOT GLOB '*[^0-9a-fA-F]*' AND length("payments"."payee") = 42 AND "payments"."payee" GLOB '0x*' AND substr("payments"."payee", 3) NOT GLOB '*[^0-9a-fA-F]*'),
+	CONSTRAINT "payments_addresses" CHECK(length(unhex(substr("payments"."asset", 3))) IS 20 AND "payments"."asset" GLOB '0x*' AND length(unhex(substr("payments"."payer", 3))) IS 20 AND "payments"."payer" GLOB '0x*' AND length(unhex(substr("payments"."payee", 3))) IS 20 AND "payments"."payee" GLOB '0x*'),
 	CONSTRAINT "payments_amount" CHECK(typeof("payments"."amount_atomic") = 'text' AND "payments"."amount_atomic" <> '' AND "payments"."amount_atomic" NOT GLOB '*[^0-9]*' AND ("payments"."amount_atomic" = '0' OR "payments"."amount_atomic" NOT GLOB '0*') AND "payments"."amount_atomic" <> '0'),
-	CONSTRAINT "payments_nonce" CHECK(length("payments"."nonce") = 66 AND "payments"."nonce" GLOB '0x*' AND substr("payments"."nonce", 3) NOT GLOB '*[^0-9a-f]*'),
+	CONSTRAINT "payments_nonce" CHECK(length(unhex(substr("payments"."nonce", 3))) IS 32 AND "payments"."nonce" GLOB '0x*' AND "payments"."nonce" = lower("payments"."nonce")),
 	CONSTRAINT "payments_window" CHECK(typeof("payments"."valid_after") = 'text' AND "payments"."valid_after" <> '' AND "payments"."valid_after" NOT GLOB '*[^0-9]*' AND ("payments"."valid_after" = '0' OR "payments"."valid_after" NOT GLOB '0*') AND typeof("payments"."valid_before") = 'text' AND "payments"."valid_before" <> '' AND "payments"."valid_before" NOT GLOB '*[^0-9]*' AND ("payments"."valid_before" = '0' OR "payments"."valid_before" NOT GLOB '0*')),
 	CONSTRAINT "payments_product" CHECK("payments"."product" IN ('gateway', 'facilitator', 'desk')),
 	CONSTRAINT "payments_protocol" CHECK("payments"."protocol" IN ('mpp', 'x402')),
 	CONSTRAINT "payments_state" CHECK("payments"."state" IN ('broadcast', 'confirmed', 'reverted', 'expired')),
-	CONSTRAINT "payments_transaction" CHECK(length("payments"."transaction_hash") = 66 AND "payments"."transaction_hash" GLOB '0x*' AND substr("payments"."transaction_hash", 3) NOT GLOB '*[^0-9a-f]*'),
+	CONSTRAINT "payments_transaction" CHECK(length(unhex(substr("payments"."transaction_hash", 3))) IS 32 AND "payments"."transaction_hash" GLOB '0x*' AND "payments"."transaction_hash" = lower("payments"."transaction_hash")),
 	CONSTRAINT "payments_confirmed" CHECK(("payments"."state" = 'confirmed') = ("payments"."log_index" IS NOT NULL) AND ("payments"."state" = 'confirmed') = ("payments"."block_number" IS NOT NULL) AND ("payments"."state" = 'confirmed') = ("payments"."confirmed_at" IS NOT NULL)),
 	CONSTRAINT "payments_delivery" CHECK("payments"."delivery" IN ('none', 'delivering', 'delivered')),
 	CONSTRAINT "payments_attempts" CHECK("payments"."attempts" >= 0 AND ("payments"."delivery" = 'none' OR "payments"."attempts" > 0)),
 	CONSTRAINT "payments_delivered" CHECK(("payments"."delivery" = 'delivered') = ("payments"."delivered_at" IS NOT NULL)),
 	CONSTRAINT "payments_redeemable" CHECK(("payments"."redeem_token_hash" IS NULL) = ("payments"."redeem_until" IS NULL)),
-	CONSTRAINT "payments_credential" CHECK("payments"."credential_hash" IS NULL OR ("payments"."protocol" = 'x402' AND length("payments"."credential_hash") = 64 AND "payments"."credential_hash" NOT GLOB '*[^0-9a-f]*')),
+	CONSTRAINT "payments_credential" CHECK("payments"."credential_hash" IS NULL OR ("payments"."protocol" = 'x402' AND length(unhex("payments"."credential_hash")) IS 32 AND "payments"."credential_hash" = lower("payments"."credential_hash"))),
 	CONSTRAINT "payments_ceiling" CHECK("payments"."ceiling_atomic" IS NULL OR (typeof("payments"."ceiling_atomic") = 'text' AND "payments"."ceiling_atomic" <> '' AND "payments"."ceiling_atomic" NOT GLOB '*[^0-9]*' AND ("payments"."ceiling_atomic" = '0' OR "payments"."ceiling_atomic" NOT GLOB '0*') AND "payments"."ceiling_atomic" <> '0' AND "payments"."method" = 'permit2' AND "payments"."protocol" = 'x402' AND (length("payments"."amount_atomic") < length("payments"."ceiling_atomic") OR (length("payments"."amount_atomic") = length("payments"."ceiling_atomic") AND "payments"."amount_atomic" <= "payments"."ceiling_atomic")))),
-	CONSTRAINT "payments_facilitator" CHECK(("payments"."facilitator" IS NULL) = ("payments"."ceiling_atomic" IS NULL) AND ("payments"."facilitator" IS NULL OR (length("payments"."facilitator") = 42 AND "payments"."facilitator" GLOB '0x*' AND substr("payments"."facilitator", 3) NOT GLOB '*[^0-9a-fA-F]*'))),
+	CONSTRAINT "payments_facilitator" CHECK(("payments"."facilitator" IS NULL) = ("payments"."ceiling_atomic" IS NULL) AND ("payments"."facilitator" IS NULL OR (length(unhex(substr("payments"."facilitator", 3))) IS 20 AND "payments"."facilitator" GLOB '0x*'))),
 	CONSTRAINT "payments_flags" CHECK("payments"."bound" IN (0, 1) AND "payments"."truncated" IN (0, 1) AND "payments"."answered" IN (0, 1))
 );
 CREATE UNIQUE INDEX `payments_log` ON `payments` (`network`,`transaction_hash`,`log_index`) WHERE log_index IS NOT NULL;
@@ -135,12 +135,12 @@ CREATE TABLE `transactions` (
 	`first_sent_at` integer,
 	`block_number` integer,
 	`cost_wei` text,
-	CONSTRAINT "transactions_hash" CHECK(length("transactions"."hash") = 66 AND "transactions"."hash" GLOB '0x*' AND substr("transactions"."hash", 3) NOT GLOB '*[^0-9a-f]*'),
+	CONSTRAINT "transactions_hash" CHECK(length(unhex(substr("transactions"."hash", 3))) IS 32 AND "transactions"."hash" GLOB '0x*' AND "transactions"."hash" = lower("transactions"."hash")),
 	CONSTRAINT "transactions_network" CHECK("transactions"."network" GLOB 'eip155:[1-9]*'),
 	CONSTRAINT "transactions_nonce_range" CHECK("transactions"."nonce" >= 0),
 	CONSTRAINT "transactions_kind" CHECK("transactions"."kind" IN ('payment', 'batch', 'swap', 'refund', 'grant', 'approve', 'cancel')),
 	CONSTRAINT "transactions_product" CHECK("transactions"."product" IN ('gateway', 'facilitator', 'desk', 'sponsor')),
-	CONSTRAINT "transactions_addresses" CHECK(length("transactions"."relayer") = 42 AND "transactions"."relayer" GLOB '0x*' AND substr("transactions"."relayer", 3) NOT GLOB '*[^0-9a-fA-F]*' AND length("transactions"."to") = 42 AND "transactions"."to" GLOB '0x*' AND substr("transactions"."to", 3) NOT GLOB '*[^0-9a-fA-F]*'),
+	CONSTRAINT "transactions_addresses" CHECK(length(unhex(substr("transactions"."relayer", 3))) IS 20 AND "transactions"."relayer" GLOB '0x*' AND length(unhex(substr("transactions"."to", 3))) IS 20 AND "transactions"."to" GLOB '0x*'),
 	CONSTRAINT "transactions_raw" CHECK("transactions"."raw" GLOB '0x02*'),
 	CONSTRAINT "transactions_fees" CHECK(typeof("transactions"."gas_limit") = 'text' AND "transactions"."gas_limit" <> '' AND "transactions"."gas_limit" NOT GLOB '*[^0-9]*' AND ("transactions"."gas_limit" = '0' OR "transactions"."gas_limit" NOT GLOB '0*') AND typeof("transactions"."max_fee_wei") = 'text' AND "transactions"."max_fee_wei" <> '' AND "transactions"."max_fee_wei" NOT GLOB '*[^0-9]*' AND ("transactions"."max_fee_wei" = '0' OR "transactions"."max_fee_wei" NOT GLOB '0*') AND typeof("transactions"."max_tip_wei") = 'text' AND "transactions"."max_tip_wei" <> '' AND "transactions"."max_tip_wei" NOT GLOB '*[^0-9]*' AND ("transactions"."max_tip_wei" = '0' OR "transactions"."max_tip_wei" NOT GLOB '0*')),
 	CONSTRAINT "transactions_state" CHECK("transactions"."state" IN ('signed', 'sent', 'mined', 'failed', 'replaced')),
@@ -188,9 +188,9 @@ CREATE TABLE `authorizations` (
 	`failed_at` integer,
 	`created_at` integer NOT NULL,
 	CONSTRAINT "authorizations_network" CHECK("authorizations"."network" = 'eip155:' || "authorizations"."chain_id" AND "authorizations"."chain_id" > 0),
-	CONSTRAINT "authorizations_addresses" CHECK(length("authorizations"."asset") = 42 AND "authorizations"."asset" GLOB '0x*' AND substr("authorizations"."asset", 3) NOT GLOB '*[^0-9a-fA-F]*' AND length("authorizations"."payer") = 42 AND "authorizations"."payer" GLOB '0x*' AND substr("authorizations"."payer", 3) NOT GLOB '*[^0-9a-fA-F]*' AND length("authorizations"."payee") = 42 AND "authorizations"."payee" GLOB '0x*' AND substr("authorizations"."payee", 3) NOT GLOB '*[^0-9a-fA-F]*' AND length("authorizations"."facilitator") = 42 AND "authorizations"."facilitator" GLOB '0x*' AND substr("authorizations"."facilitator", 3) NOT GLOB '*[^0-9a-fA-F]*'),
+	CONSTRAINT "authorizations_addresses" CHECK(length(unhex(substr("authorizations"."asset", 3))) IS 20 AND "authorizations"."asset" GLOB '0x*' AND length(unhex(substr("authorizations"."payer", 3))) IS 20 AND "authorizations"."payer" GLOB '0x*' AND length(unhex(substr("authorizations"."payee", 3))) IS 20 AND "authorizations"."payee" GLOB '0x*' AND length(unhex(substr("authorizations"."facilitator", 3))) IS 20 AND "authorizations"."facilitator" GLOB '0x*'),
 	CONSTRAINT "authorizations_ceiling" CHECK(typeof("authorizations"."ceiling_atomic") = 'text' AND "authorizations"."ceiling_atomic" <> '' AND "authorizations"."ceiling_atomic" NOT GLOB '*[^0-9]*' AND ("authorizations"."ceiling_atomic" = '0' OR "authorizations"."ceiling_atomic" NOT GLOB '0*') AND "authorizations"."ceiling_atomic" <> '0'),
-	CONSTRAINT "authorizations_nonce" CHECK(length("authorizations"."nonce") = 66 AND "authorizations"."nonce" GLOB '0x*' AND substr("authorizations"."nonce", 3) NOT GLOB '*[^0-9a-f]*'),
+	CONSTRAINT "authorizations_nonce" CHECK(length(unhex(substr("authorizations"."nonce", 3))) IS 32 AND "authorizations"."nonce" GLOB '0x*' AND "authorizations"."nonce" = lower("authorizations"."nonce")),
 	CONSTRAINT "authorizations_window" CHECK(typeof("authorizations"."valid_after") = 'text' AND "authorizations"."valid_after" <> '' AND "authorizations"."valid_after" NOT GLOB '*[^0-9]*' AND ("authorizations"."valid_after" = '0' OR "authorizations"."valid_after" NOT GLOB '0*') AND typeof("authorizations"."valid_before") = 'text' AND "authorizations"."valid_before" <> '' AND "authorizations"."valid_before" NOT GLOB '*[^0-9]*' AND ("authorizations"."valid_before" = '0' OR "authorizations"."valid_before" NOT GLOB '0*')),
 	CONSTRAINT "authorizations_product" CHECK("authorizations"."product" IN ('gateway', 'facilitator')),
 	CONSTRAINT "authorizations_state" CHECK("authorizations"."state" IN ('authorized', 'metered', 'sent', 'void', 'failed')),
@@ -231,10 +231,10 @@ CREATE TABLE `jobs` (
 	CONSTRAINT "jobs_product" CHECK("jobs"."product" IN ('gateway', 'facilitator', 'desk', 'sponsor')),
 	CONSTRAINT "jobs_network" CHECK("jobs"."network" GLOB 'eip155:[1-9]*'),
 	CONSTRAINT "jobs_nonce" CHECK("jobs"."nonce" >= 0),
-	CONSTRAINT "jobs_addresses" CHECK(length("jobs"."relayer") = 42 AND "jobs"."relayer" GLOB '0x*' AND substr("jobs"."relayer", 3) NOT GLOB '*[^0-9a-fA-F]*' AND length("jobs"."to") = 42 AND "jobs"."to" GLOB '0x*' AND substr("jobs"."to", 3) NOT GLOB '*[^0-9a-fA-F]*'),
+	CONSTRAINT "jobs_addresses" CHECK(length(unhex(substr("jobs"."relayer", 3))) IS 20 AND "jobs"."relayer" GLOB '0x*' AND length(unhex(substr("jobs"."to", 3))) IS 20 AND "jobs"."to" GLOB '0x*'),
 	CONSTRAINT "jobs_value" CHECK(typeof("jobs"."value_wei") = 'text' AND "jobs"."value_wei" <> '' AND "jobs"."value_wei" NOT GLOB '*[^0-9]*' AND ("jobs"."value_wei" = '0' OR "jobs"."value_wei" NOT GLOB '0*')),
 	CONSTRAINT "jobs_state" CHECK("jobs"."state" IN ('broadcast', 'confirmed', 'failed', 'replaced')),
-	CONSTRAINT "jobs_transaction" CHECK(length("jobs"."transaction_hash") = 66 AND "jobs"."transaction_hash" GLOB '0x*' AND substr("jobs"."transaction_hash", 3) NOT GLOB '*[^0-9a-f]*'),
+	CONSTRAINT "jobs_transaction" CHECK(length(unhex(substr("jobs"."transaction_hash", 3))) IS 32 AND "jobs"."transaction_hash" GLOB '0x*' AND "jobs"."transaction_hash" = lower("jobs"."transaction_hash")),
 	CONSTRAINT "jobs_included" CHECK(("jobs"."state" IN ('confirmed', 'failed')) = ("jobs"."block_number" IS NOT NULL) AND ("jobs"."state" IN ('confirmed', 'failed')) = ("jobs"."receipt" IS NOT NULL)),
 	CONSTRAINT "jobs_ended" CHECK(("jobs"."state" = 'broadcast') = ("jobs"."ended_at" IS NULL)),
 	CONSTRAINT "jobs_receipt" CHECK("jobs"."receipt" IS NULL OR json_valid("jobs"."receipt"))
@@ -249,8 +249,8 @@ CREATE TABLE `offers` (
 	`amount_atomic` text NOT NULL,
 	`retired_at` integer NOT NULL,
 	PRIMARY KEY(`merchant`, `route`, `network`, `asset`, `pay_to`, `amount_atomic`),
-	CONSTRAINT "offers_addresses" CHECK(length("offers"."asset") = 42 AND "offers"."asset" GLOB '0x*' AND substr("offers"."asset", 3) NOT GLOB '*[^0-9a-fA-F]*'),
-	CONSTRAINT "offers_payee" CHECK(length("offers"."pay_to") = 42 AND "offers"."pay_to" GLOB '0x*' AND substr("offers"."pay_to", 3) NOT GLOB '*[^0-9a-fA-F]*'),
+	CONSTRAINT "offers_addresses" CHECK(length(unhex(substr("offers"."asset", 3))) IS 20 AND "offers"."asset" GLOB '0x*'),
+	CONSTRAINT "offers_payee" CHECK(length(unhex(substr("offers"."pay_to", 3))) IS 20 AND "offers"."pay_to" GLOB '0x*'),
 	CONSTRAINT "offers_amount" CHECK(typeof("offers"."amount_atomic") = 'text' AND "offers"."amount_atomic" <> '' AND "offers"."amount_atomic" NOT GLOB '*[^0-9]*' AND ("offers"."amount_atomic" = '0' OR "offers"."amount_atomic" NOT GLOB '0*'))
 );
 CREATE TABLE `orders` (
@@ -283,12 +283,12 @@ CREATE TABLE `orders` (
 	FOREIGN KEY (`payment_id`) REFERENCES `payments`(`id`) ON UPDATE no action ON DELETE no action,
 	CONSTRAINT "orders_id" CHECK(length("orders"."id") = 36 AND "orders"."id" GLOB 'ord_*'),
 	CONSTRAINT "orders_network" CHECK("orders"."network" GLOB 'eip155:[1-9]*'),
-	CONSTRAINT "orders_addresses" CHECK(length("orders"."token") = 42 AND "orders"."token" GLOB '0x*' AND substr("orders"."token", 3) NOT GLOB '*[^0-9a-fA-F]*' AND length("orders"."pool") = 42 AND "orders"."pool" GLOB '0x*' AND substr("orders"."pool", 3) NOT GLOB '*[^0-9a-fA-F]*' AND length("orders"."payer") = 42 AND "orders"."payer" GLOB '0x*' AND substr("orders"."payer", 3) NOT GLOB '*[^0-9a-fA-F]*' AND length("orders"."recipient") = 42 AND "orders"."recipient" GLOB '0x*' AND substr("orders"."recipient", 3) NOT GLOB '*[^0-9a-fA-F]*'),
+	CONSTRAINT "orders_addresses" CHECK(length(unhex(substr("orders"."token", 3))) IS 20 AND "orders"."token" GLOB '0x*' AND length(unhex(substr("orders"."pool", 3))) IS 20 AND "orders"."pool" GLOB '0x*' AND length(unhex(substr("orders"."payer", 3))) IS 20 AND "orders"."payer" GLOB '0x*' AND length(unhex(substr("orders"."recipient", 3))) IS 20 AND "orders"."recipient" GLOB '0x*'),
 	CONSTRAINT "orders_amounts" CHECK(typeof("orders"."usdg_atomic") = 'text' AND "orders"."usdg_atomic" <> '' AND "orders"."usdg_atomic" NOT GLOB '*[^0-9]*' AND ("orders"."usdg_atomic" = '0' OR "orders"."usdg_atomic" NOT GLOB '0*') AND "orders"."usdg_atomic" <> '0' AND typeof("orders"."total_atomic") = 'text' AND "orders"."total_atomic" <> '' AND "orders"."total_atomic" NOT GLOB '*[^0-9]*' AND ("orders"."total_atomic" = '0' OR "orders"."total_atomic" NOT GLOB '0*') AND "orders"."total_atomic" <> '0' AND typeof("orders"."quoted_atomic") = 'text' AND "orders"."quoted_atomic" <> '' AND "orders"."quoted_atomic" NOT GLOB '*[^0-9]*' AND ("orders"."quoted_atomic" = '0' OR "orders"."quoted_atomic" NOT GLOB '0*') AND typeof("orders"."floor_atomic") = 'text' AND "orders"."floor_atomic" <> '' AND "orders"."floor_atomic" NOT GLOB '*[^0-9]*' AND ("orders"."floor_atomic" = '0' OR "orders"."floor_atomic" NOT GLOB '0*') AND "orders"."floor_atomic" <> '0'),
 	CONSTRAINT "orders_state" CHECK("orders"."state" IN ('settling', 'settled', 'swapping', 'delivered', 'refunding', 'refunded', 'held', 'failed')),
-	CONSTRAINT "orders_settlement" CHECK(length("orders"."settlement_tx") = 66 AND "orders"."settlement_tx" GLOB '0x*' AND substr("orders"."settlement_tx", 3) NOT GLOB '*[^0-9a-f]*'),
-	CONSTRAINT "orders_swap" CHECK("orders"."swap_tx" IS NULL OR length("orders"."swap_tx") = 66 AND "orders"."swap_tx" GLOB '0x*' AND substr("orders"."swap_tx", 3) NOT GLOB '*[^0-9a-f]*'),
-	CONSTRAINT "orders_refund" CHECK("orders"."refund_tx" IS NULL OR length("orders"."refund_tx") = 66 AND "orders"."refund_tx" GLOB '0x*' AND substr("orders"."refund_tx", 3) NOT GLOB '*[^0-9a-f]*'),
+	CONSTRAINT "orders_settlement" CHECK(length(unhex(substr("orders"."settlement_tx", 3))) IS 32 AND "orders"."settlement_tx" GLOB '0x*' AND "orders"."settlement_tx" = lower("orders"."settlement_tx")),
+	CONSTRAINT "orders_swap" CHECK("orders"."swap_tx" IS NULL OR length(unhex(substr("orders"."swap_tx", 3))) IS 32 AND "orders"."swap_tx" GLOB '0x*' AND "orders"."swap_tx" = lower("orders"."swap_tx")),
+	CONSTRAINT "orders_refund" CHECK("orders"."refund_tx" IS NULL OR length(unhex(substr("orders"."refund_tx", 3))) IS 32 AND "orders"."refund_tx" GLOB '0x*' AND "orders"."refund_tx" = lower("orders"."refund_tx")),
 	CONSTRAINT "orders_unsent" CHECK("orders"."state" NOT IN ('settling', 'settled', 'failed') OR ("orders"."swap_tx" IS NULL AND "orders"."refund_tx" IS NULL AND "orders"."refund_reason" IS NULL)),
 	CONSTRAINT "orders_swapped" CHECK("orders"."state" NOT IN ('swapping', 'delivered') OR ("orders"."swap_tx" IS NOT NULL AND "orders"."refund_tx" IS NULL AND "orders"."refund_reason" IS NULL)),
 	CONSTRAINT "orders_delivered" CHECK(("orders"."state" = 'delivered') = ("orders"."delivered_atomic" IS NOT NULL) AND ("orders"."delivered_atomic" IS NULL OR (typeof("orders"."delivered_atomic") = 'text' AND "orders"."delivered_atomic" <> '' AND "orders"."delivered_atomic" NOT GLOB '*[^0-9]*' AND ("orders"."delivered_atomic" = '0' OR "orders"."delivered_atomic" NOT GLOB '0*') AND "orders"."delivered_atomic" <> '0'))),
@@ -312,7 +312,7 @@ CREATE TABLE `grant_top_ups` (
 	`created_at` integer NOT NULL,
 	PRIMARY KEY(`network`, `address`),
 	FOREIGN KEY (`network`,`address`) REFERENCES `grants`(`network`,`address`) ON UPDATE no action ON DELETE no action,
-	CONSTRAINT "grant_top_ups_transaction" CHECK(length("grant_top_ups"."transaction_hash") = 66 AND "grant_top_ups"."transaction_hash" GLOB '0x*' AND substr("grant_top_ups"."transaction_hash", 3) NOT GLOB '*[^0-9a-f]*'),
+	CONSTRAINT "grant_top_ups_transaction" CHECK(length(unhex(substr("grant_top_ups"."transaction_hash", 3))) IS 32 AND "grant_top_ups"."transaction_hash" GLOB '0x*' AND "grant_top_ups"."transaction_hash" = lower("grant_top_ups"."transaction_hash")),
 	CONSTRAINT "grant_top_ups_amounts" CHECK(typeof("grant_top_ups"."amount_wei") = 'text' AND "grant_top_ups"."amount_wei" <> '' AND "grant_top_ups"."amount_wei" NOT GLOB '*[^0-9]*' AND ("grant_top_ups"."amount_wei" = '0' OR "grant_top_ups"."amount_wei" NOT GLOB '0*') AND "grant_top_ups"."amount_wei" <> '0' AND typeof("grant_top_ups"."fee_wei") = 'text' AND "grant_top_ups"."fee_wei" <> '' AND "grant_top_ups"."fee_wei" NOT GLOB '*[^0-9]*' AND ("grant_top_ups"."fee_wei" = '0' OR "grant_top_ups"."fee_wei" NOT GLOB '0*'))
 );
 CREATE INDEX `grant_top_ups_day` ON `grant_top_ups` (`network`,`created_at`);
@@ -329,10 +329,10 @@ CREATE TABLE `grants` (
 	PRIMARY KEY(`network`, `address`),
 	CONSTRAINT "grants_kind" CHECK("grants"."kind" IN ('grant', 'approval')),
 	CONSTRAINT "grants_network" CHECK("grants"."network" GLOB 'eip155:[1-9]*'),
-	CONSTRAINT "grants_addresses" CHECK(length("grants"."address") = 42 AND "grants"."address" GLOB '0x*' AND substr("grants"."address", 3) NOT GLOB '*[^0-9a-fA-F]*' AND length("grants"."token") = 42 AND "grants"."token" GLOB '0x*' AND substr("grants"."token", 3) NOT GLOB '*[^0-9a-fA-F]*'),
-	CONSTRAINT "grants_transaction" CHECK(length("grants"."transaction_hash") = 66 AND "grants"."transaction_hash" GLOB '0x*' AND substr("grants"."transaction_hash", 3) NOT GLOB '*[^0-9a-f]*'),
+	CONSTRAINT "grants_addresses" CHECK(length(unhex(substr("grants"."address", 3))) IS 20 AND "grants"."address" GLOB '0x*' AND length(unhex(substr("grants"."token", 3))) IS 20 AND "grants"."token" GLOB '0x*'),
+	CONSTRAINT "grants_transaction" CHECK(length(unhex(substr("grants"."transaction_hash", 3))) IS 32 AND "grants"."transaction_hash" GLOB '0x*' AND "grants"."transaction_hash" = lower("grants"."transaction_hash")),
 	CONSTRAINT "grants_amounts" CHECK(typeof("grants"."amount_wei") = 'text' AND "grants"."amount_wei" <> '' AND "grants"."amount_wei" NOT GLOB '*[^0-9]*' AND ("grants"."amount_wei" = '0' OR "grants"."amount_wei" NOT GLOB '0*') AND "grants"."amount_wei" <> '0' AND typeof("grants"."fee_wei") = 'text' AND "grants"."fee_wei" <> '' AND "grants"."fee_wei" NOT GLOB '*[^0-9]*' AND ("grants"."fee_wei" = '0' OR "grants"."fee_wei" NOT GLOB '0*')),
-	CONSTRAINT "grants_approve" CHECK(("grants"."kind" = 'approval') = ("grants"."approve_hash" IS NOT NULL) AND ("grants"."approve_hash" IS NULL OR (length("grants"."approve_hash") = 66 AND "grants"."approve_hash" GLOB '0x*' AND substr("grants"."approve_hash", 3) NOT GLOB '*[^0-9a-f]*')))
+	CONSTRAINT "grants_approve" CHECK(("grants"."kind" = 'approval') = ("grants"."approve_hash" IS NOT NULL) AND ("grants"."approve_hash" IS NULL OR (length(unhex(substr("grants"."approve_hash", 3))) IS 32 AND "grants"."approve_hash" GLOB '0x*' AND "grants"."approve_hash" = lower("grants"."approve_hash"))))
 );
 CREATE INDEX `grants_day` ON `grants` (`network`,`created_at`);
 CREATE TABLE `assets` (
@@ -344,7 +344,7 @@ CREATE TABLE `assets` (
 	`coin_usd` text NOT NULL,
 	`updated_at` integer NOT NULL,
 	PRIMARY KEY(`network`, `address`),
-	CONSTRAINT "assets_address" CHECK(length("assets"."address") = 42 AND "assets"."address" GLOB '0x*' AND substr("assets"."address", 3) NOT GLOB '*[^0-9a-fA-F]*'),
+	CONSTRAINT "assets_address" CHECK(length(unhex(substr("assets"."address", 3))) IS 20 AND "assets"."address" GLOB '0x*'),
 	CONSTRAINT "assets_decimals" CHECK("assets"."decimals" BETWEEN 0 AND 36)
 );
 CREATE TABLE `hours` (
@@ -361,7 +361,7 @@ CREATE TABLE `hours` (
 CREATE TABLE `own_accounts` (
 	`address` text COLLATE NOCASE PRIMARY KEY NOT NULL,
 	`added_at` integer NOT NULL,
-	CONSTRAINT "own_accounts_address" CHECK(length("own_accounts"."address") = 42 AND "own_accounts"."address" GLOB '0x*' AND substr("own_accounts"."address", 3) NOT GLOB '*[^0-9a-fA-F]*')
+	CONSTRAINT "own_accounts_address" CHECK(length(unhex(substr("own_accounts"."address", 3))) IS 20 AND "own_accounts"."address" GLOB '0x*')
 );
 CREATE TABLE `webhooks` (
 	`seq` integer PRIMARY KEY NOT NULL,

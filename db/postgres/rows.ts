@@ -1,5 +1,5 @@
-import type { Column, Table } from 'drizzle-orm'
-import { columnsOf, type Values } from '../select'
+import type { Table } from 'drizzle-orm'
+import { type Columns, columnsOf, type Values } from '../select'
 
 /** A value of JSON, as PostgreSQL takes and gives it. */
 export type Json =
@@ -20,8 +20,8 @@ export function toJson<T extends Table>(
 ): { readonly [column: string]: Json } {
   const values = row as Readonly<Record<string, unknown>>
   const json: Record<string, Json> = {}
-  for (const { key, column } of columnsOf(table)) {
-    json[column.name] = jsonOf(storedOf(column, values[key]))
+  for (const each of columnsOf(table)) {
+    json[each.column.name] = jsonOf(storedOf(each, values[each.key]))
   }
   return json
 }
@@ -40,17 +40,17 @@ function elementOf(value: string | number | boolean): string {
 export function rowText<T extends Table>(table: T, row: T['$inferInsert']): string {
   const values = row as Readonly<Record<string, unknown>>
   let text = ''
-  for (const { key, column } of columnsOf(table)) {
-    const value = storedOf(column, values[key])
+  for (const each of columnsOf(table)) {
+    const value = storedOf(each, values[each.key])
     text += value === null ? ',' : `,${fieldOf(value)}`
   }
   return `(${text.slice(1)})`
 }
 
 /** What the column stores for a value. */
-function storedOf(column: Column, given: unknown): unknown {
+function storedOf({ column, toDriver }: Columns[number], given: unknown): unknown {
   if (given === null || given === undefined) return column.default ?? null
-  return column.mapToDriverValue(given)
+  return toDriver === undefined ? given : toDriver(given)
 }
 
 const plain = /^[\w:./-]+$/

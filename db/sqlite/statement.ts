@@ -30,18 +30,19 @@ export function statement<Row = object>({ sqlite }: Connection, text: string) {
 export function insertInto<T extends SQLiteTable>(db: Connection, table: T, rest = '') {
   const columns = columnsOf(table)
   const names = columns.map(({ column }) => `"${column.name}"`).join(', ')
-  const values = columns.map(({ key }) => `$${key}`).join(', ')
+  const values = columns.map(() => '?').join(', ')
   const insert = statement(
     db,
     `INSERT INTO ${getTableName(table)} (${names}) VALUES (${values}) ${rest}`,
   )
   return (row: T['$inferSelect']): void => {
     const given: Record<string, unknown> = row
-    const written = columns.map(({ key, column }) => {
+    // By position, because a name is looked up again at each call.
+    const written = columns.map(({ key, toDriver }) => {
       const value = given[key]
-      return [key, value === null ? null : column.mapToDriverValue(value)]
+      return value === null || toDriver === undefined ? value : toDriver(value)
     })
-    insert().run(Object.fromEntries(written))
+    insert().run(...(written as Values[]))
   }
 }
 

@@ -203,6 +203,7 @@ export const impossible: Readonly<Record<string, readonly [table: string, ...cha
   payments_nonce: [
     'payments',
     { nonce: hash('A') },
+    { nonce: hash('g') },
     { nonce: '0x1' },
     { nonce: `00${hash('a').slice(2)}` },
   ],
