@@ -83,13 +83,15 @@ test('after a pause behind an answer the buyer may present its credential again'
   })
   const answered = { delivered: true as const, status: 200, headers: new Headers() }
   const failed = { delivered: false, code: 'upstream-failed', upstreamStatus: 500 } as const
-  for (const isFailed of [false, true]) {
+  for (const kind of ['whole', 'in a message', 'failed']) {
+    const isFailed = kind === 'failed'
     for (const wasPaused of [false, true]) {
       const transfer = signTransfer(own.network)
       const terms = { receivedAt: Date.now(), isKeySigned: true }
       const asked = { transfer, purpose: purposeOf(), ...terms }
       const outcome = await fixture.settlement.settle(asked, 120_000)
       if (outcome.kind !== 'confirmed') throw new Error(outcome.kind)
+      const taken = Promise.withResolvers<boolean>()
       const request = {
         method: 'GET',
         resource: 'http://localhost/m/weather/forecast',
@@ -97,12 +99,17 @@ test('after a pause behind an answer the buyer may present its credential again'
         requestId: 'request',
         // The connection ends after the answer went out, which the server does not report.
         signal: new AbortController().signal,
+        ...(kind === 'in a message' && {
+          envelope: { taken: taken.promise, maxBytes: 1_000, reserve: () => true },
+        }),
         fulfil: async () =>
           isFailed
             ? { ...failed, detail: 'The upstream has failed.' }
             : { ...answered, body: new TextEncoder().encode('paid') },
       }
       await deliveries.deliver(request, outcome, 'x402', () => undefined).catch(() => undefined)
+      taken.resolve(true)
+      await taken.promise
       if (wasPaused) pausedMs += 10_000
       const found = () => fixture.settlement.find(transfer)
       await until(async () => (await found())?.delivery !== 'delivering')

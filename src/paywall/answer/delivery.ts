@@ -278,9 +278,11 @@ async function enclose(
     if (!isTaken || signal.aborted) return 'nothing'
     return truncated ? 'truncated' : 'complete'
   }
-  return answer(context, delivery, { status, headers, body: bytes }, () =>
-    taken.then((isTaken) => record(context, delivery, status, () => reach(isTaken))),
-  )
+  return answer(context, delivery, { status, headers, body: bytes }, async () => {
+    const isTaken = await taken
+    const wasPaused = context.pulse.beforeNextTurn()
+    await record(context, delivery, status, () => reach(isTaken && !wasPaused()))
+  })
 }
 
 /** Sends a whole answer with its receipt. `ended` is called when the answer is complete. */
