@@ -205,7 +205,9 @@ function warmUp({ options, database, current }: Base, warmRoutes: () => unknown)
   // Before `unused`, because it invalidates every statement that was prepared earlier.
   const { reserveLog } = database
   const lasting = options.isLasting && reserveLog ? [reserveLog] : []
-  const steps = [...lasting, ...database.unused(), warmRoutes]
+  // Last, so that what runs only once is not compiled to machine code (build.ts).
+  const compileMore = () => Bun.unsafe.setJITPolicy(1)
+  const steps = [...lasting, ...database.unused(), warmRoutes, compileMore]
   void whenIdle(steps, () => current.isStopping)
 }
 

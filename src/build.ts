@@ -58,6 +58,8 @@ async function compile(options: Options): Promise<void> {
     '--sourcemap=linked',
     // Split, so that each command loads only its own modules before it runs.
     '--splitting',
+    // A start runs most code once. `app.ts#warmUp` and `main.ts` set the usual thresholds.
+    '--compile-jit-policy=50',
     // Without these flags the executable loads what it finds in its current directory.
     '--no-compile-autoload-dotenv',
     '--no-compile-autoload-bunfig',
