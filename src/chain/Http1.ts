@@ -11,7 +11,7 @@ export type Reader = {
   /**
    * The answer once it is complete. Throws `Malformed`; then the connection must not be used again.
    */
-  push(bytes: Uint8Array): Answer | undefined
+  push(bytes: Buffer): Answer | undefined
   /** The connection ended: an answer without a length ends with it. */
   end(): Answer | undefined
 }
@@ -45,7 +45,7 @@ type Progress = {
 export function createReader(maxBytes: number): Reader {
   const progress: Progress = {
     maxBytes,
-    rest: Buffer.alloc(0),
+    rest: nothing,
     head: undefined,
     parts: [],
     size: 0,
@@ -54,8 +54,7 @@ export function createReader(maxBytes: number): Reader {
   }
   return {
     push(bytes) {
-      const buffer = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength)
-      progress.rest = progress.rest.length === 0 ? buffer : Buffer.concat([progress.rest, buffer])
+      progress.rest = progress.rest.length === 0 ? bytes : Buffer.concat([progress.rest, bytes])
       const head = progress.head ?? readHead(progress)
       return head && readBody(progress, head) ? complete(progress, head) : undefined
     },
@@ -72,7 +71,8 @@ function readHead(progress: Progress): Head | undefined {
       throw new Malformed('not HTTP')
     }
     if (end < 0) return undefined
-    const head = parseHead(take(progress, end + 4).toString('latin1', 0, end))
+    const head = parseHead(rest.toString('latin1', 0, end))
+    progress.rest = rest.subarray(end + 4)
     // Interim answers (1xx) precede the final one.
     if (head.status < 200) continue
     progress.head = head
@@ -122,11 +122,15 @@ function readLine(progress: Progress): string | undefined {
   return end < 0 ? undefined : take(progress, end + 2).toString('latin1', 0, end)
 }
 
+const nothing = Buffer.alloc(0)
+
 /** Removes up to `count` bytes from the bytes that arrived. */
 function take(progress: Progress, count: number): Buffer {
-  const part = progress.rest.subarray(0, count)
-  progress.rest = progress.rest.subarray(part.length)
-  return part
+  const { rest } = progress
+  // Usually all of them. A view of a part costs more than the rest of this file.
+  const isPart = count < rest.length
+  progress.rest = isPart ? rest.subarray(count) : nothing
+  return isPart ? rest.subarray(0, count) : rest
 }
 
 function keep(progress: Progress, part: Buffer): void {

@@ -4,7 +4,7 @@ import { Broken, createWire } from '../../src/chain/wire'
 import { failureOf } from '../harness/outcome'
 import { until } from '../harness/settlement'
 
-const bytes = (text: string) => new TextEncoder().encode(text)
+const bytes = (text: string) => Buffer.from(text)
 const limit = 1_000
 
 /** The results of a reader for a text in pieces of some size. */
