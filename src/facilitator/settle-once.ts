@@ -193,11 +193,11 @@ async function run(options: SettleOptions, call: SettleCall, waitMs: number): Pr
   // Do not await from here to the count: calls for one payee must not pass its share together.
   if (isOverShare(options, { ...subject, known })) return { answer: overShare }
   const count = payees.begin({ ...subject.transfer, known: known?.id })
+  let outcome: Outcome | undefined
   try {
     await count.ready
-    return {
-      outcome: await sendOrJoin(options, { ...call, subject: { ...subject, known } }, waitMs),
-    }
+    outcome = await sendOrJoin(options, { ...call, subject: { ...subject, known } }, waitMs)
+    return { outcome }
   } catch (error) {
     // Another gateway has settled other money with this key since the read above.
     if (error instanceof RowsRefusedError && error.reason === 'key-used') {
@@ -205,17 +205,22 @@ async function run(options: SettleOptions, call: SettleCall, waitMs: number): Pr
     }
     throw error
   } finally {
-    await count.end(await findUse(settlement, subject))
+    await count.end(await findUse(settlement, subject, outcome))
   }
 }
 
-/** What a call counts for its payee: its payment, or one that another gateway is to send. */
+/**
+ * What a call counts for its payee: its payment, or one that another gateway is to send. `outcome` is
+ * undefined after a fault.
+ */
 async function findUse(
   settlement: Settlement,
   { transfer, authorized }: CheckedRequest,
+  outcome: Outcome | undefined,
 ): Promise<string | 'unsent' | undefined> {
   // The call that wrote it has counted it.
   if (authorized !== undefined) return undefined
+  if (outcome?.kind === 'confirmed') return outcome.payment.id
   // Undefined also when the database cannot be read.
   const payment = await settlement.find(transfer).catch(() => undefined)
   if (payment !== undefined || !settlement.isShared || transfer.upto === undefined)
