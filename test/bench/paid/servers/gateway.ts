@@ -3,6 +3,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { type App, start } from '../../../../src/app'
 import { findTarget, opening } from '../../../../src/cli/operate/database'
+import { createOutput } from '../../../../src/cli/output'
 import type { Config } from '../../../../src/config/Config'
 import { type Env, loadSecrets } from '../../../../src/config/env'
 import { createLog } from '../../../../src/log'
@@ -35,12 +36,14 @@ export async function serveGateway(config: Config, options: GatewayOptions = {})
   const secrets = loadSecrets({ dataDir, env, isShared: target !== undefined })
   const warn = (line: string) => void process.stderr.write(`${line}\n`)
   const onFenced = () => process.exit(70)
+  const sink = Bun.stdout.writer()
+  const output = createOutput({ sink, onLoss: warn, onResumed: () => undefined })
   const app = await start({
     config: unlimited(config),
     secrets,
     openServer: target && opening(target, { secrets, warn, onFenced }),
     dataDir,
-    log: createLog(),
+    log: createLog({ write: output.write, pretty: false }),
     isLasting: true,
     ...(now && { now }),
   })
