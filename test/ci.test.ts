@@ -57,12 +57,16 @@ const needed = {
   'systemd-analyze': 'systemd',
   zsh: 'zsh',
   fish: 'fish',
+  uvicorn: 'python3-uvicorn',
 }
 
-const asked = [
+/** Programs that are asked for with other packages first, and alone when that did not help. */
+const together = [
   ['chromium-headless-shell', 'fonts-liberation'],
-  ...Object.values(needed).map((name) => [name]),
+  ['python3-fastapi', 'python3-uvicorn'],
 ]
+const single = Object.values(needed).map((name) => [name])
+const asked = [together[0], ...single.slice(0, -1), together[1], ...single.slice(-1)]
 
 describe('the programs that the tests need', () => {
   test('error: each one that is missing is asked for, and named when it cannot be had', () => {
@@ -84,7 +88,9 @@ describe('the programs that the tests need', () => {
     )
     expect(exitCode).toBe(0)
     expect(lines).toEqual(Object.keys(needed).map((name) => `ok    there is ${name}`))
-    expect(packages).toEqual(asked.filter(([name]) => name !== 'chromium'))
+    expect(packages).toEqual(
+      asked.filter((each) => !['chromium', 'python3-uvicorn'].includes(`${each}`)),
+    )
   })
 
   test('none is installed that a variable names', () => {
@@ -92,6 +98,6 @@ describe('the programs that the tests need', () => {
       ['CHROMIUM', 'NGINX', 'PEBBLE', 'POSTGRES', 'SYSTEMD_ANALYZE'].map((name) => [name, '/x']),
     )
     const { packages } = install('named', 'exit 1', paths)
-    expect(packages).toEqual([['caddy'], ['zsh'], ['fish']])
+    expect(packages).toEqual([['caddy'], ['zsh'], ['fish'], together[1], ['python3-uvicorn']])
   })
 })

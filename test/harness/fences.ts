@@ -17,7 +17,9 @@ export type Fence = {
 export const pages = [
   'README.md',
   'CHANGELOG.md',
-  ...readdirSync(join(root, 'docs')).map((name) => `docs/${name}`),
+  ...readdirSync(join(root, 'docs'), { recursive: true, encoding: 'utf8' })
+    .toSorted()
+    .map((name) => `docs/${name}`),
 ].filter((page) => page.endsWith('.md'))
 
 export function readPage(page: string): string {
