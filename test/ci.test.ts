@@ -60,13 +60,11 @@ const needed = {
   uvicorn: 'python3-uvicorn',
 }
 
-/** Programs that are asked for with other packages first, and alone when that did not help. */
-const together = [
-  ['chromium-headless-shell', 'fonts-liberation'],
-  ['python3-fastapi', 'python3-uvicorn'],
-]
+/** Packages that are asked for together first, of which the program comes with one. */
+const chromium = ['chromium-headless-shell', 'fonts-liberation']
+const fastApi = ['python3-fastapi', 'python3-uvicorn']
 const single = Object.values(needed).map((name) => [name])
-const asked = [together[0], ...single.slice(0, -1), together[1], ...single.slice(-1)]
+const asked = [chromium, ...single.slice(0, -1), fastApi, ...single.slice(-1)]
 
 describe('the programs that the tests need', () => {
   test('error: each one that is missing is asked for, and named when it cannot be had', () => {
@@ -98,6 +96,6 @@ describe('the programs that the tests need', () => {
       ['CHROMIUM', 'NGINX', 'PEBBLE', 'POSTGRES', 'SYSTEMD_ANALYZE'].map((name) => [name, '/x']),
     )
     const { packages } = install('named', 'exit 1', paths)
-    expect(packages).toEqual([['caddy'], ['zsh'], ['fish'], together[1], ['python3-uvicorn']])
+    expect(packages).toEqual([['caddy'], ['zsh'], ['fish'], fastApi, ['python3-uvicorn']])
   })
 })
