@@ -1,7 +1,7 @@
-// This checkout beside another one, in alternated rounds: 402s, payments and the start. It asserts nothing
-// about time.
+// This checkout beside another one, in alternated rounds: 402s, payments, the start and the memory. It asserts
+// nothing about time.
 
-import { existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join, relative, resolve } from 'node:path'
 import { parseArgs } from 'node:util'
@@ -16,7 +16,7 @@ import { latency, perSecond } from './paid/tables'
 import * as Report from './Report'
 import { rpcUrlsOf, shippedConfig, shippedEnv, shippedText } from './shipped'
 
-const usage = `bench:against DIRECTORY [--rounds 7] [--only 402|paid|start] [--load TEXT] [--warm-up N] [--payments N]
+const usage = `bench:against DIRECTORY [--rounds 7] [--only 402|paid|start|memory] [--load TEXT] [--warm-up N] [--payments N]
               [--postgres]
   DIRECTORY  another checkout, with its packages installed
   --load     payments whose load and protocol contain it, such as "256 payers, x402"
@@ -28,6 +28,9 @@ const usage = `bench:against DIRECTORY [--rounds 7] [--only 402|paid|start] [--l
 /** Seconds of one sample of 402s. */
 const seconds = 1
 const connections = 32
+/** Wait before the memory of an idle service is read, and the length of its load. */
+const idleMs = 4_000
+const loadSeconds = 15
 const paths = ['/m/catjoke/joke', '/m/weather/forecast']
 
 const { values, positionals } = parseArgs({
@@ -45,7 +48,7 @@ const other = resolve(positionals[0] ?? '')
 const rounds = Number(values.rounds)
 const warmUp = Number(values['warm-up'])
 const paymentsMin = Number(values.payments)
-const parts = { '402': unpaid, paid, start: starts }
+const parts = { '402': unpaid, paid, start: starts, memory }
 const names = Object.keys(parts) as (keyof typeof parts)[]
 const chosen = names.filter((name) => values.only === undefined || values.only === name)
 const isKnown = positionals.length === 1 && existsSync(join(other, 'test', 'bench', 'servers'))
@@ -176,7 +179,12 @@ async function payments(
   ]
 }
 
-async function starts(machine: Machine): Promise<Report.Row[]> {
+/** The executables of both, with the configuration `textOf` a checkout. */
+async function withPrograms(
+  path: string,
+  textOf: typeof shipped,
+  compare: (programOf: (isOurs: boolean) => Program, directory: string) => Promise<Report.Row[]>,
+): Promise<Report.Row[]> {
   const directory = mkdtempSync(join(tmpdir(), 'turnpike-bench-'))
   const chains = await startChains(shippedConfig().networks)
   try {
@@ -185,16 +193,28 @@ async function starts(machine: Machine): Promise<Report.Row[]> {
       const file = join(directory, name)
       await build({ entry: join(root, 'src', 'main.ts'), outfile: file })
       const prepare = (cwd: string) => {
-        const text = localText(rpcUrlsOf(chains), port, shippedText(root))
-        writeFileSync(join(cwd, 'merchants.toml'), text)
+        writeFileSync(join(cwd, 'merchants.toml'), textOf(root, rpcUrlsOf(chains), port))
         return shippedEnv
       }
-      return { file, prepare, url: `http://127.0.0.1:${port}/m/catjoke/joke`, expected: 402 }
+      return { file, prepare, url: `http://127.0.0.1:${port}${path}`, expected: 402 }
     }
     const ours = await programOf(join(import.meta.dir, '..', '..'), 'ours')
     const theirs = await programOf(other, 'theirs')
-    for (const program of [ours, theirs]) await start(machine, program, directory)
-    const taken = await alternate((isOurs) => start(machine, isOurs ? ours : theirs, directory))
+    return await compare((isOurs) => (isOurs ? ours : theirs), directory)
+  } finally {
+    await Promise.all(chains.map((chain) => chain.stop()))
+    rmSync(directory, { recursive: true, force: true })
+  }
+}
+
+function shipped(root: string, rpcUrls: Readonly<Record<string, string>>, port: number): string {
+  return localText(rpcUrls, port, shippedText(root))
+}
+
+function starts(machine: Machine): Promise<Report.Row[]> {
+  return withPrograms('/m/catjoke/joke', shipped, async (programOf, directory) => {
+    for (const isOurs of [true, false]) await start(machine, programOf(isOurs), directory)
+    const taken = await alternate((isOurs) => start(machine, programOf(isOurs), directory))
     return [
       time(
         'start to the first answer',
@@ -205,10 +225,43 @@ async function starts(machine: Machine): Promise<Report.Row[]> {
         pick(taken, ({ expectedMs }) => expectedMs),
       ),
     ]
-  } finally {
-    await Promise.all(chains.map((chain) => chain.stop()))
-    rmSync(directory, { recursive: true, force: true })
+  })
+}
+
+/** The memory with one merchant: when the service is idle, and after 402s. */
+function memory(machine: Machine): Promise<Report.Row[]> {
+  const load = findLoad()
+  // The shipped file without its other merchants and what follows them.
+  const small: typeof shipped = (root, rpcUrls, port) => {
+    const [head = '', ...merchants] = shipped(root, rpcUrls, port).split(/^(?=\[\[merchants\]\])/m)
+    return head + merchants.find((text) => text.includes('slug = "catjoke"'))
   }
+  return withPrograms('/m/catjoke/joke', small, async (programOf, directory) => {
+    const taken = await alternate(async (isOurs) => {
+      const program = programOf(isOurs)
+      const megabytes: number[] = []
+      await start(machine, program, directory, async (pid) => {
+        await Bun.sleep(idleMs)
+        megabytes.push(residentMegabytes(pid))
+        await load.drive({ url: program.url, status: 402, connections, seconds: loadSeconds })
+        await Bun.sleep(idleMs)
+        megabytes.push(residentMegabytes(pid))
+      })
+      return megabytes
+    })
+    const rows = ['memory after the start', `memory after ${loadSeconds} s of 402s`]
+    const format = (value: number) => `${value.toFixed(1)} MB`
+    return rows.map((what, at) => {
+      const of = pick(taken, (megabytes) => megabytes[at] ?? 0)
+      return Report.compare({ what, against: 'the other', ...of, bound: { atMost: 1.02 }, format })
+    })
+  })
+}
+
+/** Memory of a process in RAM, as Linux counts it. */
+function residentMegabytes(pid: number): number {
+  const status = readFileSync(`/proc/${pid}/status`, 'utf8')
+  return Number(/^VmRSS:\s+(\d+) kB/m.exec(status)?.[1]) / 1024
 }
 
 type Taken = { ours: readonly number[]; theirs: readonly number[] }

@@ -107,7 +107,13 @@ async function buildPrograms(
   return programs
 }
 
-export async function start(machine: Machine, program: Program, directory: string): Promise<Start> {
+/** `whenUp` runs after the expected answer, before the program is ended. */
+export async function start(
+  machine: Machine,
+  program: Program,
+  directory: string,
+  whenUp: (pid: number) => unknown = () => undefined,
+): Promise<Start> {
   const { file, url, expected } = program
   const cwd = join(directory, crypto.randomUUID())
   mkdirSync(cwd)
@@ -126,7 +132,10 @@ export async function start(machine: Machine, program: Program, directory: strin
       const answer = await fetch(url, { keepalive: false }).catch(() => undefined)
       const time = performance.now() - startedAt
       if (answer !== undefined) answerMs ??= time
-      if (answer?.status === expected) return { answerMs: answerMs ?? time, expectedMs: time }
+      if (answer?.status === expected) {
+        await whenUp(child.pid)
+        return { answerMs: answerMs ?? time, expectedMs: time }
+      }
       if (time > 30_000) throw new Error(`${url} answers ${answer?.status}, not ${expected}`)
       await Bun.sleep(1)
     }
