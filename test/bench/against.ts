@@ -5,7 +5,6 @@ import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'no
 import { tmpdir } from 'node:os'
 import { join, relative, resolve } from 'node:path'
 import { parseArgs } from 'node:util'
-import { build } from '../../src/build'
 import { startChains } from '../harness/chains'
 import { freePort, localText, type Program, start } from './cold'
 import { driveSockets, findLoad } from './load'
@@ -191,7 +190,9 @@ async function withPrograms(
     const port = freePort()
     const programOf = async (root: string, name: string): Promise<Program> => {
       const file = join(directory, name)
-      await build({ entry: join(root, 'src', 'main.ts'), outfile: file })
+      // Each with its own flags.
+      const own: typeof import('../../src/build') = await import(join(root, 'src', 'build.ts'))
+      await own.build({ entry: join(root, 'src', 'main.ts'), outfile: file })
       const prepare = (cwd: string) => {
         writeFileSync(join(cwd, 'merchants.toml'), textOf(root, rpcUrlsOf(chains), port))
         return shippedEnv
