@@ -117,6 +117,13 @@ export type Launched =
   /** These payments, or their rows, were refused. Nothing was written. */
   | { kind: 'refused'; ids: readonly string[]; reason: RowsRefusal }
 
+/** A transaction with its payments: new ones, and those that are sent again. */
+export type Launch = {
+  transaction: TransactionRow
+  fresh: readonly NewPayment[]
+  again: readonly Payment[]
+}
+
 /** A receipt that ends an account nonce. */
 export type Inclusion = {
   included: TransactionRow
@@ -151,13 +158,9 @@ export type SettlingCommits = {
   /**
    * Writes a signed transaction with its payments: new ones, and those (by id, `reverted`) that are
    * sent again. UNIQUE on the money decides every race. Throws when one that is sent again is in
-   * another state.
+   * another state. Of several transactions of one account all are written, or none.
    */
-  launch(input: {
-    transaction: TransactionRow
-    fresh: readonly NewPayment[]
-    again: readonly Payment[]
-  }): Promise<Launched>
+  launch(...inputs: Launch[]): Promise<Launched>
   /** The same for a job. Undefined: written. */
   launchJob(input: {
     transaction: TransactionRow

@@ -198,12 +198,13 @@ function noting(settling: SettlingCommits, gateways: Gateways): SettlingCommits 
   }
   return {
     ...settling,
-    launch: (input) =>
-      note(
-        input.transaction,
-        () => settling.launch(gateways.lanes.gateways() > 1 ? input : withoutLimits(input)),
-        ({ kind }) => kind === 'stored',
-      ),
+    launch(...inputs) {
+      const last = inputs.at(-1)
+      if (last === undefined) throw new Error('nothing to write')
+      const limited = gateways.lanes.gateways() > 1 ? inputs : inputs.map(withoutLimits)
+      const write = () => settling.launch(...limited)
+      return note(last.transaction, write, ({ kind }) => kind === 'stored')
+    },
     launchJob: (input) =>
       note(
         input.transaction,

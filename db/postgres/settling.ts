@@ -4,6 +4,7 @@ import type {
   IncludedPayment,
   Inclusion,
   JobRider,
+  Launch,
   Launched,
   NewPayment,
   OrderRows,
@@ -47,14 +48,14 @@ const decodeTransaction = decoderOf(transactions)
 export function createSettling(parts: SettlingParts): SettlingCommits {
   const { commits } = parts
   return {
-    async launch(input) {
+    async launch(...inputs) {
       try {
-        return { kind: 'stored', payments: await store(parts, input) }
+        return { kind: 'stored', payments: await store(parts, inputs) }
       } catch (error) {
         const refused = refusalOf(error)
         if (refused) return { kind: 'refused', ...refused }
         if (!isDuplicate(error)) throw error
-        const found = await findOthers(parts, input)
+        const found = await findOthers(parts, { fresh: inputs.flatMap(({ fresh }) => fresh) })
         if (found === undefined) throw error
         return found
       }
@@ -178,40 +179,44 @@ export function createSettling(parts: SettlingParts): SettlingCommits {
   }
 }
 
-type Launch = Parameters<SettlingCommits['launch']>[0]
-
-async function store(
-  parts: SettlingParts,
-  { transaction, fresh, again }: Launch,
-): Promise<Payment[]> {
-  const { hash } = transaction
-  const plain = fresh.filter(({ rows }) => rows === undefined).toSorted(byMoney)
-  const limited = fresh.filter(({ fundsAtomic }) => fundsAtomic !== undefined)
+async function store(parts: SettlingParts, launches: readonly Launch[]): Promise<Payment[]> {
+  const [first] = launches
+  if (first === undefined) throw new Error('nothing to write')
+  const isOne = launches.length === 1
   const settled = await parts.commits.add({
-    call: 'launch',
-    input: {
-      fence: fenceOf(parts, transaction),
-      transaction: toJson(transactions, transaction),
-      fresh: arrayText(plain.map(({ row }) => rowText(payments, row))),
-      with_rows: fresh.filter(({ rows }) => rows).map((each) => entryOf(each)),
-      again: arrayText(again.map(({ id }) => id).toSorted()),
-      members: arrayText([...again.map(({ id }) => id), ...fresh.map(({ row }) => row.id)]),
-      limits: limited.map(({ row: { id, idempotencyKey: key }, fundsAtomic }) => ({
-        ...{ id, funds: String(fundsAtomic) },
-        ...(key !== null && { key }),
-      })),
-    },
-    key: laneKey(transaction),
-    ...locksOf(fresh),
+    call: isOne ? 'launch' : 'launch_all',
+    input: isOne
+      ? inputOf(parts, first)
+      : { launches: launches.map((each) => inputOf(parts, each)) },
+    key: laneKey(first.transaction),
+    ...locksOf(launches.flatMap(({ fresh }) => fresh)),
     read: (value) => {
       const rows = (value as { settled: readonly Json[] }).settled.map(toPayment)
       return new Map(rows.map((payment) => [payment.id, payment]))
     },
   })
-  return [
-    ...again.map((payment): Payment => ({ ...payment, state: 'broadcast', transaction: hash })),
+  return launches.flatMap(({ transaction: { hash: transaction }, fresh, again }) => [
+    ...again.map((payment): Payment => ({ ...payment, state: 'broadcast', transaction })),
     ...fresh.map(({ row }) => settled.get(row.id) ?? paymentOf(row)),
-  ]
+  ])
+}
+
+/** The input of `launch`. */
+function inputOf(parts: SettlingParts, { transaction, fresh, again }: Launch): Json {
+  const plain = fresh.filter(({ rows }) => rows === undefined).toSorted(byMoney)
+  const limited = fresh.filter(({ fundsAtomic }) => fundsAtomic !== undefined)
+  return {
+    fence: fenceOf(parts, transaction),
+    transaction: toJson(transactions, transaction),
+    fresh: arrayText(plain.map(({ row }) => rowText(payments, row))),
+    with_rows: fresh.filter(({ rows }) => rows).map((each) => entryOf(each)),
+    again: arrayText(again.map(({ id }) => id).toSorted()),
+    members: arrayText([...again.map(({ id }) => id), ...fresh.map(({ row }) => row.id)]),
+    limits: limited.map(({ row: { id, idempotencyKey: key }, fundsAtomic }) => ({
+      ...{ id, funds: String(fundsAtomic) },
+      ...(key !== null && { key }),
+    })),
+  }
 }
 
 /**

@@ -3,6 +3,7 @@ import type {
   DeliveryCommits,
   IncludedPayment,
   Inclusion,
+  Launch,
   NewPayment,
   SettlingCommits,
 } from '../Ledger'
@@ -38,8 +39,6 @@ export type Riders = {
   grants: ReturnType<typeof createGrants>['riders']
 }
 
-type Launch = Parameters<SettlingCommits['launch']>[0]
-
 export function createSettling(parts: Parts): SettlingCommits {
   const { db, group, statements, changes, riders, outbox } = parts
   const { payments, transactions, jobs, gas } = statements
@@ -48,10 +47,11 @@ export function createSettling(parts: Parts): SettlingCommits {
     if (write(db, make)) changes.payment(id)
   }
   return {
-    async launch(input) {
+    async launch(...inputs) {
       const progress = { id: '' }
       try {
-        return { kind: 'stored', payments: write(db, () => store(parts, input, progress)) }
+        const all = () => inputs.flatMap((input) => store(parts, input, progress))
+        return { kind: 'stored', payments: write(db, all) }
       } catch (error) {
         if (error instanceof RefusedError) {
           return { kind: 'refused', ids: [progress.id], reason: error.reason }
@@ -59,7 +59,7 @@ export function createSettling(parts: Parts): SettlingCommits {
         if (isBarred(error)) {
           return { kind: 'refused', ids: [progress.id], reason: 'money-authorized' }
         }
-        const known = isDuplicate(error) ? findKnown(parts, input) : new Map<string, Payment>()
+        const known = isDuplicate(error) ? findKnown(parts, inputs) : new Map<string, Payment>()
         if (known.size === 0) throw error
         return { kind: 'known', payments: known }
       }
@@ -202,9 +202,9 @@ function settledBy({ authorizations }: Parts['statements'], row: PaymentRow): Pa
 }
 
 /** New payments whose money is stored already. */
-function findKnown({ statements }: Parts, { fresh }: Launch): Map<string, Payment> {
+function findKnown({ statements }: Parts, inputs: readonly Launch[]): Map<string, Payment> {
   const known = new Map<string, Payment>()
-  for (const { row } of fresh) {
+  for (const { row } of inputs.flatMap(({ fresh }) => fresh)) {
     const payment = statements.payments.find(row)
     if (payment) known.set(row.id, payment)
   }

@@ -78,6 +78,33 @@ for (const { name, open, isThere } of ledgers)
         expect(await own.ledger.payments.findById(other.id)).toBeUndefined()
       })
 
+      test('several transactions are written together, or none of them', async () => {
+        const { settling, payments } = own.ledger
+        const { rows } = await does.launch()
+        const [known] = rows as [PaymentRow]
+        const launchOf = (changes: Partial<PaymentRow> = {}) => {
+          const transaction = transactionRow(known.network)
+          const row = paymentRow(transaction, changes)
+          return { transaction, row, fresh: [{ row }], again: [] }
+        }
+        const both = [launchOf(), launchOf()] as const
+        const stored = both.map(({ row }) => paymentOf(row))
+        expect(await settling.launch(...both)).toEqual({ kind: 'stored', payments: stored })
+        for (const { transaction } of both)
+          expect(await does.transaction(transaction.hash)).toMatchObject({ state: 'sent' })
+        const { payer, nonce } = known
+        const others = [launchOf(), launchOf({ payer, nonce }), launchOf()] as const
+        const copy = others[1].row.id
+        expect(await settling.launch(...others)).toEqual({
+          kind: 'known',
+          payments: new Map([[copy, paymentOf(known)]]),
+        })
+        for (const { transaction, row } of others) {
+          expect(await does.transaction(transaction.hash)).toBeUndefined()
+          expect(await payments.findById(row.id)).toBeUndefined()
+        }
+      })
+
       test('error: a payment that is not reverted is not sent again, and nothing is written', async () => {
         const { ids, transaction: old } = await does.launch()
         const transaction = transactionRow(old.network)

@@ -173,14 +173,16 @@ const unnamed = (ledger: Ledger): Ledger => ({
   ...ledger,
   settling: {
     ...ledger.settling,
-    launch: ({ fresh, ...input }) =>
-      ledger.settling.launch({
-        ...input,
-        fresh: fresh.map(({ row, ...each }) => ({
-          ...each,
-          row: { ...row, ceilingAtomic: null, facilitator: null },
+    launch: (...inputs) =>
+      ledger.settling.launch(
+        ...inputs.map(({ fresh, ...input }) => ({
+          ...input,
+          fresh: fresh.map(({ row, ...each }) => ({
+            ...each,
+            row: { ...row, ceilingAtomic: null, facilitator: null },
+          })),
         })),
-      }),
+      ),
   },
 })
 

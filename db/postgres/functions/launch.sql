@@ -139,6 +139,21 @@ BEGIN
     'payments', to_jsonb(again));
 END $$;
 
+-- {launches: [...]} of one lane, by their nonces: all or none. `value` and `payments` as of `launch`.
+CREATE FUNCTION launch_all(input jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
+DECLARE
+  answer jsonb;
+  settled jsonb := '[]';
+  again jsonb := '[]';
+BEGIN
+  FOR place IN 0 .. jsonb_array_length(input->'launches') - 1 LOOP
+    answer := launch(input->'launches'->place);
+    settled := settled || (answer->'value'->'settled');
+    again := again || (answer->'payments');
+  END LOOP;
+  RETURN jsonb_build_object('value', jsonb_build_object('settled', settled), 'payments', again);
+END $$;
+
 -- {fence, transaction, job, rider: null | {kind, ...}}. `value`: what the rider returned.
 CREATE FUNCTION launch_job(input jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
 DECLARE
