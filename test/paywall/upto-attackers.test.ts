@@ -277,10 +277,10 @@ describe('charges for other servers', () => {
       .rows(`SELECT id FROM payments WHERE product = '${product}' AND state = 'broadcast'`)
       .map(({ id }) => String(id))
 
-  test('attack: charges for other servers take half of a relayer, and wait behind all of our own', async () => {
+  test('attack: charges for other servers take eight places of a relayer, and wait behind all of our own', async () => {
     const { authorizations } = shop.app.settlement
-    const wallets = [payer, ...(await Promise.all([1, 2, 3].map(() => shop.wallet())))]
-    const walletOf = (i: number) => wallets[i % 4] ?? payer
+    const wallets = await Promise.all(Array.from({ length: 16 }, () => shop.wallet()))
+    const walletOf = (i: number) => wallets[i % 16] ?? payer
     const bodies = await Promise.all(
       Array.from({ length: 20 }, (_, i) =>
         makeBody(network(), { scheme: 'upto', from: walletOf(i), amountAtomic: 1000n }),
@@ -297,23 +297,23 @@ describe('charges for other servers', () => {
       await until('the share of others is taken', () => sent('facilitator').length >= 8)
       const own: string[] = []
       const end = BigInt(Math.floor(shop.now() / 1000) + 300)
-      for (let i = 0; i < 28; i++) {
-        // After the first eight, the time of each ends before that of the one before it.
+      for (let i = 0; i < 120; i++) {
+        // After those that have a place, the time of each ends before that of the one before it.
         const authorized = await authorize(walletOf(i), end - BigInt(i))
         if (authorized.kind !== 'authorized') throw new Error(authorized.kind)
         own.push(authorized.authorization.id)
         await charge(authorized.authorization)
-        if (i < 8) await until(`charge ${i} is sent`, () => sent('gateway').length > i)
+        if (i < 56) await until(`charge ${i} is sent`, () => sent('gateway').length > i)
       }
-      expect([sent('facilitator').length, sent('gateway').length]).toEqual([8, 8])
-      const mined = own.slice(0, 8)
+      expect([sent('facilitator').length, sent('gateway').length]).toEqual([8, 56])
+      const mined = own.slice(0, 56)
       await shop.chain().rpc('anvil_mine', ['0x1'])
       await until('the mined charges are recorded and the next are sent', () => {
         const ids = sent('gateway')
-        return ids.length === 16 && !ids.some((id) => mined.includes(id))
+        return ids.length === 64 && !ids.some((id) => mined.includes(id))
       })
       expect(sent('facilitator')).toEqual([])
-      expect(sent('gateway').toSorted()).toEqual(own.slice(-16).toSorted())
+      expect(sent('gateway').toSorted()).toEqual(own.slice(-64).toSorted())
     } finally {
       await setAutomine(shop.chain(), true)
       await shop.chain().rpc('anvil_mine', ['0x1'])
@@ -321,6 +321,55 @@ describe('charges for other servers', () => {
     for (const end of await Promise.all(settled)) {
       const { kind, json } = end as { kind?: string; json?: { success: boolean } }
       expect(kind ?? json?.success).toBe(kind === undefined ? true : 'confirmed')
+    }
+  })
+
+  test('a relayer has 16 charges open after a node took no more of its transactions', async () => {
+    const { authorizations } = shop.app.settlement
+    const tap = shop.taps[base]
+    if (tap === undefined) throw new Error('no tap')
+    const settled: Promise<{ kind: string }>[] = []
+    const wallets = await Promise.all(Array.from({ length: 8 }, () => shop.wallet()))
+    const charge = async (count: number) => {
+      for (let i = 0; i < count; i++) {
+        const authorized = await authorize(wallets[i % 8] ?? payer)
+        if (authorized.kind !== 'authorized') throw new Error(authorized.kind)
+        const amount = { amountAtomic: 7n, units: {} }
+        const metered = await authorizations.charge(authorized.authorization, amount)
+        settled.push(authorizations.settleCharge(metered, { waitMs: 60_000 }))
+      }
+    }
+    const mineAll = async () => {
+      await setAutomine(shop.chain(), true)
+      await shop.chain().rpc('anvil_mine', ['0x1'])
+      const ends = await Promise.all(settled.splice(0))
+      expect(new Set(ends.map(({ kind }) => kind))).toEqual(new Set(['confirmed']))
+    }
+    await setAutomine(shop.chain(), false)
+    try {
+      let refused = 0
+      const hashes = new Set<unknown>()
+      tap.intercept = ({ method, params: [raw] }) => {
+        if (!method.startsWith('eth_sendRaw') || hashes.has(raw)) return undefined
+        if (hashes.size < 20) return void hashes.add(raw)
+        refused++
+        const message = 'rejected due to 0x00 being identified as a spammer'
+        return { error: { code: -32003, message } }
+      }
+      await charge(24)
+      await until('the node has refused one', () => refused > 0)
+      expect(sent('gateway').length).toBeGreaterThan(20)
+      tap.intercept = undefined
+      await mineAll()
+      await setAutomine(shop.chain(), false)
+      await charge(20)
+      await until('16 of them are sent', () => sent('gateway').length === 16)
+      // After further charges were simulated, these still wait.
+      await charge(4)
+      expect(sent('gateway')).toHaveLength(16)
+    } finally {
+      tap.intercept = undefined
+      await mineAll()
     }
   })
 })

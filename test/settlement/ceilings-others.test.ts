@@ -1,9 +1,10 @@
 import { describe, expect, test } from 'bun:test'
 import type { Authorization } from '../../db/Authorization'
 import type { Purpose } from '../../db/Payment'
+import { createHead } from '../../src/chain/head'
 import { account } from '../../src/demo/accounts'
 import { enqueueNamed, pump } from '../../src/settlement/send/queue'
-import { createRelayer, facilitatorMax } from '../../src/settlement/send/relayer'
+import { chargesMaxOf, createRelayer, facilitatorMax } from '../../src/settlement/send/relayer'
 import { createPayers } from '../../src/settlement/state/payers'
 import type {
   Ceiling,
@@ -189,6 +190,22 @@ test('charges of ours are before those for other servers, and what ends first is
   expect(queue.named.map(({ request }) => request.purpose.product)).toEqual(
     Array(2).fill('facilitator'),
   )
+})
+
+test('a relayer has as many charges open as its balance pays for, and 16 where a node takes no more', () => {
+  const chain = { network: { ...network, feeCapWei: 1_000n }, head: createHead() }
+  Object.assign(chain.head, { baseFeeWei: 100n, tipWei: 0n })
+  // 400,000 of gas for 200 wei each, and only half of the balance.
+  const balanceOf = (charges: bigint) => 2n * 400_000n * 200n * charges
+  const most = (balanceWei: bigint | undefined, mayHaveMany = true) =>
+    chargesMaxOf(chain, { balanceWei, mayHaveMany })
+  expect(most(balanceOf(1_000n))).toBe(64)
+  expect(most(balanceOf(40n))).toBe(40)
+  expect([most(balanceOf(2n)), most(undefined), most(balanceOf(1_000n), false)]).toEqual(
+    Array(3).fill(16),
+  )
+  Object.assign(chain.head, { baseFeeWei: 0n })
+  expect(most(0n)).toBe(64)
 })
 
 test('error: the ceiling of a charge that can no longer be settled ends', async () => {

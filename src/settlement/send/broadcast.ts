@@ -174,6 +174,7 @@ function included({ head }: ChainState, slot: Slot, receipt: Receipt.Receipt): E
 function note(context: Context, chain: ChainState, slot: Slot, sent: NodeReply): void {
   const { relayer } = slot
   if (sent.kind === 'accepted') relayer.refused = undefined
+  if (sent.isFull) relayer.mayHaveMany = false
   if (sent.kind !== 'rejected' || relayer.refused === sent.reason) return
   relayer.refused = sent.reason
   logPause(context, chain, slot, sent.reason)
@@ -300,6 +301,8 @@ type NodeReply = {
   reason?: string
   /** Whether the node rejected the transaction for its fees. */
   isFee?: true
+  /** Whether too many transactions wait in the pool of the node. */
+  isFull?: true
   /** Whether the call waited for the inclusion of the bytes. */
   waited?: boolean
 }
@@ -357,6 +360,9 @@ function classify(error: unknown): NodeReply {
   }
   if (/nonce.*(too low|already)|old ?nonce|invalid nonce/i.test(text)) return { kind: 'low' }
   if (/nonce.*(too high|gap)|gapped/i.test(text)) return { kind: 'early' }
+  if (/spammer|account limit|pool is full|in-flight transaction limit/i.test(text)) {
+    return { kind: 'unknown', isFull: true }
+  }
   if (error.code === 4 || /not (yet )?(mined|processed|confirmed)|timeout|timed out/i.test(text)) {
     return { kind: 'accepted', waited: true }
   }

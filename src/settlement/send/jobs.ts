@@ -160,7 +160,7 @@ function chooseRelayer(
     (left, right) => Number(left.isLeaving) - Number(right.isLeaving) || left.open - right.open,
   )
   if (!first) return later('The relayer cannot pay for gas now; try again later.', 30)
-  return first.open < openMax ? first : undefined
+  return first.open - first.charges < openMax ? first : undefined
 }
 
 /** Throws for an account that is no relayer of the network. */

@@ -10,15 +10,17 @@ import { type Simulation, simulate } from '../read/simulate'
 import * as Gas from '../state/gas-budget'
 import { beginRead, type Payer, payerOf } from '../state/payers'
 import {
+  type AcceptedCharge,
   type ChainState,
   type Context,
   isForged,
   type Queue,
   type QueuedPayment,
   type Relayer,
+  type Written,
 } from '../state/state'
 import { dispatchJobs } from './jobs'
-import { canGive, facilitatorMax, isReady, openMax, pausedBy } from './relayer'
+import { canGive, chargesMaxOf, facilitatorMax, isReady, openMax, pausedBy } from './relayer'
 import { signDraft, writeAndSend } from './transaction'
 
 /*
@@ -131,7 +133,7 @@ export function pump(context: Context, chain: ChainState): void {
   }, collectMs)
 }
 
-/** Sends payments that name their relayer, each alone, as many at once as the relayer may have open. */
+/** Sends payments that name their relayer, as many at once as the relayer may have open. */
 function pumpNamed(context: Context, chain: ChainState): void {
   const { queue, relayers } = chain
   // Usually empty: each payment of another scheme calls this several times.
@@ -145,7 +147,9 @@ function pumpNamed(context: Context, chain: ChainState): void {
       queued.done(relayer ? Refusals.unavailable(undefined) : Refusals.relayerGone)
       continue
     }
-    const isFull = relayer.open + relayer.preparing >= openMax || !hasShare(relayer, queued)
+    const open = relayer.open + relayer.preparing
+    const hasRoom = open < openMax || open < chargesMaxOf(chain, relayer)
+    const isFull = !hasRoom || !hasShare(relayer, queued)
     if (isFull || (relayer.isLeaving && canGive(relayers)) || room(queued) <= 0) {
       waiting.push(queued)
       continue
@@ -172,7 +176,7 @@ function freeRelayer({ relayers, queue, network }: ChainState): Relayer | undefi
   let best: Relayer | undefined
   for (const relayer of relayers) {
     if (relayer.isReserved || pausedBy(relayer) !== undefined) continue
-    if (relayer.isPreparing || relayer.open >= openMax) continue
+    if (relayer.isPreparing || relayer.open - relayer.charges >= openMax) continue
     if (relayer.isLeaving && canGive(relayers)) continue
     if (!best || relayer.open < best.open) best = relayer
   }
@@ -321,8 +325,11 @@ async function sendTogether(
     const accepted = await accept(context, chain, batch, { simulations, eoas })
     endRead()
     const [members, contracts] = separate(chain, accepted, eoas)
-    const transaction = { relayer, members, knownBlock, draft }
-    const { sent, unsent } = await writeAndSend(context, chain, transaction)
+    const transaction = { relayer, members, isApart: false, knownBlock, draft }
+    const [charge] = members.filter(mayShareCommit)
+    const { sent, unsent } = await (charge
+      ? writeWithOthers(context, chain, relayer, { member: charge, knownBlock })
+      : writeAndSend(context, chain, transaction))
     for (const each of sent) noteSigner(context, each, sent.length === 1)
     return [...contracts, ...unsent]
   } catch (error) {
@@ -340,6 +347,65 @@ async function sendTogether(
       if (each.reservation) context.payers.release(each.transfer, each.reservation)
       each.reservation = undefined
     }
+  }
+}
+
+/**
+ * Whether a payment is a charge that may be written together with others. Of payers with code each one is
+ * compared with the budget after the one before it counts. What is sent again is refused in some states.
+ */
+function mayShareCommit({ transfer, simulatedCode, payment }: QueuedPayment): boolean {
+  return transfer.upto !== undefined && !isIdentified(simulatedCode) && payment === undefined
+}
+
+/** Charges in one commit: signing more would delay other requests. */
+const commitMax = 16
+
+/**
+ * Sends a charge in a transaction of its own, which shares its commit with those that are accepted at about
+ * the same time. They collect only behind an open transaction. The result is that of `writeAndSend`.
+ */
+function writeWithOthers(
+  context: Context,
+  chain: ChainState,
+  relayer: Relayer,
+  charge: Omit<AcceptedCharge, 'resolve'>,
+): Promise<Written> {
+  const { promise, resolve } = Promise.withResolvers<Written>()
+  const { accepted } = relayer
+  accepted.push({ ...charge, resolve })
+  const write = () => writeAccepted(context, chain, relayer)
+  if (accepted.length === commitMax) write()
+  else if (accepted.length === 1) {
+    if (relayer.open === 0) setImmediate(write)
+    else setTimeout(write, collectMs)
+  }
+  return promise
+}
+
+function writeAccepted(context: Context, chain: ChainState, relayer: Relayer): void {
+  const charges = relayer.accepted.splice(0)
+  if (charges.length === 0) return
+  const write = (some: readonly AcceptedCharge[]) => {
+    const members = some.map(({ member }) => member)
+    // The earliest block, from which an external settlement is searched for.
+    const [knownBlock = 0n] = some.map((each) => each.knownBlock).toSorted((a, b) => Number(a - b))
+    const batch = { relayer, members, isApart: true, knownBlock, draft: undefined }
+    return writeAndSend(context, chain, batch)
+  }
+  const writing = write(charges)
+  for (const each of charges) {
+    const isOf = (member: QueuedPayment) => member === each.member
+    const own = ({ sent, unsent }: Written) => ({
+      sent: sent.filter(isOf),
+      unsent: unsent.filter(isOf),
+    })
+    // A charge that cannot be written must not keep the others back.
+    const alone = (error: unknown) => {
+      if (charges.length === 1) throw error
+      return write([each])
+    }
+    each.resolve(writing.then(own, alone))
   }
 }
 

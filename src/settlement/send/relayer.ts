@@ -1,6 +1,6 @@
 import type { Address, Hex } from 'viem'
 import type { GasProduct, TransactionRow } from '../../../db/schema'
-import type { Fees } from '../../chain/head'
+import { type Fees, fees } from '../../chain/head'
 import * as Transaction from '../../chain/transaction'
 import * as Crypto from '../../protocol/Crypto'
 import { readCount } from '../read/reads'
@@ -24,7 +24,28 @@ export type Payload = {
  */
 export const openMax = 16
 
-/** Of these, what settlements for other servers may take, so that they never delay our own for long. */
+/**
+ * The same for charges, while no node has refused one as too many: each is a transaction
+ * of its own, and only the account that its payer has signed may send it.
+ */
+const chargesMax = 64
+
+/** Gas limit of the most expensive charge of a payer without code. */
+const chargeGas = 400_000n
+
+/** How many transactions of an account may wait for a block before another charge waits for them. */
+export function chargesMaxOf(
+  { head, network }: Pick<ChainState, 'head' | 'network'>,
+  { balanceWei, mayHaveMany }: Pick<Relayer, 'balanceWei' | 'mayHaveMany'>,
+): number {
+  if (!mayHaveMany || balanceWei === undefined) return openMax
+  const { maxFeeWei } = fees(head, network.feeCapWei)
+  // Nodes require the balance for the limits of all together.
+  const affordable = maxFeeWei === 0n ? chargesMax : balanceWei / 2n / (chargeGas * maxFeeWei)
+  return Math.max(openMax, Math.min(chargesMax, Number(affordable)))
+}
+
+/** Of `openMax`, what settlements for other servers may take, so that they never delay our own for long. */
 export const facilitatorMax = openMax / 2
 
 /** Why a relayer is paused when a node refuses its transaction for lack of balance. */
@@ -51,6 +72,9 @@ export function createRelayer(
     lag: undefined,
     slots: new Map(),
     open: 0,
+    charges: 0,
+    accepted: [],
+    mayHaveMany: true,
     facilitating: 0,
     isPreparing: false,
     preparing: 0,

@@ -1,6 +1,6 @@
 import type { Hex } from 'viem'
 import { storageCode } from '../../../db/fault'
-import type { Assignment, Inclusion, Launched } from '../../../db/Ledger'
+import type { Assignment, Inclusion, Launch, Launched } from '../../../db/Ledger'
 import type { Payment } from '../../../db/Payment'
 import type { JobRow, PaymentRow, TransactionRow } from '../../../db/schema'
 import { fees } from '../../chain/head'
@@ -26,6 +26,7 @@ import {
   storeInclusion,
   type Verdict,
   type WaitingJob,
+  type Written,
 } from '../state/state'
 import { pause } from '../state/wait'
 import { drive } from './broadcast'
@@ -38,10 +39,12 @@ import { cancellation, type Payload, pausedBy, signForNonce, synchronize } from 
  * of that nonce, and is written before it is sent. Then it is driven to its end, and the end is recorded.
  */
 
-/** Payments that share a transaction, and the relayer that sends it. */
+/** Payments that are written together, and the relayer that sends them. */
 type Batch = {
   relayer: Relayer
   members: readonly QueuedPayment[]
+  /** Whether each has a transaction of its own. Otherwise they share one. */
+  isApart: boolean
   /** The newest block at the start of their simulation. */
   knownBlock: bigint
   /** The transaction that was signed while the node simulated. */
@@ -79,7 +82,7 @@ export function writeAndSend(
   context: Context,
   chain: ChainState,
   { relayer, ...batch }: Batch,
-): Promise<{ sent: readonly QueuedPayment[]; unsent: readonly QueuedPayment[] }> {
+): Promise<Written> {
   return relayer.turn(async () => {
     let { members } = batch
     for (let [first] = members; first; [first] = members) {
@@ -110,18 +113,55 @@ export function writeAndSend(
 
 type Refused = Exclude<Launched, { kind: 'stored' }>
 
-/** Writes the members with their transaction, and sends it. Undefined when it is sent. */
+/**
+ * Writes the members with their transactions in one commit, and sends these. Undefined when they are
+ * sent. All or none are written, so that no account nonce between them stays free.
+ */
 async function writeOnce(
   context: Context,
   chain: ChainState,
   batch: Batch,
 ): Promise<Refused | undefined> {
-  const { relayer, members, knownBlock } = batch
-  const transaction = signBatch(context, chain, batch)
-  const code = members[0]?.simulatedCode ?? 'unknown'
-  const slot = occupy(relayer, [transaction], { code })
-  const at = context.now()
-  const input = {
+  const parts = batch.isApart ? batch.members.map((each) => [each]) : [batch.members]
+  const slots: Slot[] = []
+  let launched: Launched | undefined
+  try {
+    const inputs: Launch[] = []
+    for (const members of parts) {
+      const part = { ...batch, members }
+      const transaction = signBatch(context, chain, part)
+      const code = members[0]?.simulatedCode ?? 'unknown'
+      const isCharge = members[0]?.transfer.upto !== undefined
+      slots.push(occupy(batch.relayer, [transaction], { code, isCharge }))
+      inputs.push(launchOf(context, part, transaction))
+    }
+    launched = await context.ledger.settling.launch(...inputs)
+  } finally {
+    // The last first, so that the account continues at the lowest nonce.
+    if (launched?.kind !== 'stored') for (const slot of slots.toReversed()) vacate(slot)
+  }
+  if (launched.kind !== 'stored') return launched
+  const payments = new Map(launched.payments.map((payment) => [payment.id, payment]))
+  for (const [index, slot] of slots.entries()) {
+    const members = parts[index] ?? []
+    slot.members = members.map(({ request, deliverOnConfirm }): Underway => {
+      const payment = payments.get(request.id)
+      if (!payment) throw new Error('a member was not written')
+      return { payment, requestId: request.requestId, deliverOnConfirm }
+    })
+    slot.validBefore = lastValidBefore(slot.members)
+    follow(context, chain, slot, members)
+  }
+  return undefined
+}
+
+function launchOf(
+  { now }: Context,
+  { members, knownBlock }: Batch,
+  transaction: TransactionRow,
+): Launch {
+  const at = now()
+  return {
     transaction,
     fresh: members
       .filter(({ payment }) => payment === undefined)
@@ -135,18 +175,6 @@ async function writeOnce(
       })),
     again: members.flatMap(({ payment }) => payment ?? []),
   }
-  const writing = context.ledger.settling.launch(input)
-  const launched = await unlessRefused(slot, writing, ({ kind }) => kind === 'stored')
-  if (launched.kind !== 'stored') return launched
-  const payments = new Map(launched.payments.map((payment) => [payment.id, payment]))
-  slot.members = members.map(({ request, deliverOnConfirm }): Underway => {
-    const payment = payments.get(request.id)
-    if (!payment) throw new Error('a member was not written')
-    return { payment, requestId: request.requestId, deliverOnConfirm }
-  })
-  slot.validBefore = lastValidBefore(slot.members)
-  follow(context, chain, slot, members)
-  return undefined
 }
 
 /** Sends the transaction, and reports to each member that it is sent. */
@@ -291,13 +319,18 @@ function freeNonce(relayer: Relayer): number | undefined {
 function occupy(
   relayer: Relayer,
   transactions: TransactionRow[],
-  { members = [], code = 'unknown', job }: Partial<Pick<Slot, 'members' | 'code' | 'job'>>,
+  {
+    members = [],
+    code = 'unknown',
+    job,
+    isCharge = members[0]?.payment.transfer.upto !== undefined,
+  }: Partial<Pick<Slot, 'members' | 'code' | 'job' | 'isCharge'>>,
 ): Slot {
   const [first] = transactions
   if (!first) throw new Error('a slot without a transaction')
   const { nonce } = first
   const validBefore = lastValidBefore(members)
-  const slot: Slot = { relayer, nonce, transactions, members, validBefore, code, job }
+  const slot: Slot = { relayer, nonce, transactions, members, validBefore, code, job, isCharge }
   relayer.slots.set(nonce, slot)
   countOpen(slot, 1)
   relayer.next = Math.max(relayer.next ?? 0, nonce + 1)
@@ -328,8 +361,9 @@ function vacate(slot: Slot): void {
 }
 
 /** Counts a slot among those that wait for a block, or no longer. */
-function countOpen({ relayer, transactions: [first] }: Slot, by: 1 | -1): void {
+function countOpen({ relayer, transactions: [first], isCharge }: Slot, by: 1 | -1): void {
   relayer.open += by
+  if (isCharge) relayer.charges += by
   if (first?.product === 'facilitator') relayer.facilitating += by
 }
 

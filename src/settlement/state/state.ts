@@ -218,6 +218,12 @@ export type Relayer = {
   slots: Map<number, Slot>
   /** Those of them that the chain has not included. */
   open: number
+  /** Those of the open ones that settle a charge. */
+  charges: number
+  /** Charges that share the next commit. */
+  accepted: AcceptedCharge[]
+  /** False when a node has refused a transaction because too many of this account wait. */
+  mayHaveMany: boolean
   /** Those of the open ones, and of the batches that are being simulated, that settle for other servers. */
   facilitating: number
   /** Whether a batch is being simulated for this relayer. */
@@ -249,6 +255,19 @@ export type Slot = {
   /** Code of the payer of a lone payment, as its simulation read it. */
   code: AccountCode
   job: JobRow | undefined
+  /** Whether it settles a charge, which only this relayer may send. */
+  isCharge: boolean
+}
+
+/** What was sent, and what cannot be sent now and is not written. The rest got its verdict. */
+export type Written = { sent: readonly QueuedPayment[]; unsent: readonly QueuedPayment[] }
+
+/** A charge that its simulation has accepted, until it is written. */
+export type AcceptedCharge = {
+  member: QueuedPayment
+  /** The newest block at the start of its simulation. */
+  knownBlock: bigint
+  resolve: (written: Promise<Written>) => void
 }
 
 /**
