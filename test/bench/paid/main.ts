@@ -49,7 +49,8 @@ const chosen = candidates.filter(
 )
 const chosenLoads = (values.quick ? quickLoads : loads)
   .filter(
-    ({ name, withUpto }) => name.includes(values.load) && (values.scheme !== 'upto' || withUpto),
+    ({ name, schemes }) =>
+      name.includes(values.load) && chosen.some((each) => schemes.includes(schemeOf(each))),
   )
   .map((load) => lengthened(load, { warmUp: Number(values['warm-up']) }))
 if (chosen.length === 0 || chosenLoads.length === 0) {
@@ -92,7 +93,7 @@ async function measure(load: Load): Promise<Tables.Measured> {
   const all = chosen.filter(
     (candidate) =>
       (load.withFurther || candidate.kind !== 'further') &&
-      (load.withUpto || schemeOf(candidate) !== 'upto'),
+      load.schemes.includes(schemeOf(candidate)),
   )
   const rounds = Number(values.rounds ?? load.rounds)
   const samples = new Map<Candidate, Sample[]>(all.map((candidate) => [candidate, []]))
@@ -158,7 +159,10 @@ async function countAll(): Promise<{ rows: Report.Row[]; notes: string[] }> {
   const lines: string[] = []
   for (const load of chosenLoads.filter(({ payers }) => payers <= 32)) {
     const short = { ...load, each: Math.min(load.each, 32) }
-    for (const candidate of chosen.filter(({ kind }) => kind === 'ours' || kind === 'tuned')) {
+    for (const candidate of chosen.filter(
+      (each) =>
+        (each.kind === 'ours' || each.kind === 'tuned') && load.schemes.includes(schemeOf(each)),
+    )) {
       const { perPayment, methods }: Calls = await countCalls(machine, candidate, short)
       // Each charge by use is a transaction of its own.
       const isBound = isOurs(candidate) && schemeOf(candidate) === 'exact'
