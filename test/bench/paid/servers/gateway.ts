@@ -49,7 +49,7 @@ export async function serveGateway(config: Config, options: GatewayOptions = {})
   })
   onStart?.(app)
   await app.settlement.ready
-  process.stdout.write(`${app.url}\n`)
+  output.write(app.url)
 }
 
 function unlimited(config: Config): Config {
