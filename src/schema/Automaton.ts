@@ -15,8 +15,9 @@ type Span = { first: readonly number[]; last: readonly number[]; isNullable: boo
 /** Adds the places of a part. A count adds them several times. */
 type Part = () => Span
 
-/** Limits of the places and the states. Ordinary patterns have tens. */
-const placesMax = 500
+/** Limits of the places, the copies of repeated parts and the states. Ordinary patterns have tens. */
+const placesMax = 200
+const copiesMax = 2_000
 const statesMax = 250
 /** The state of a text that cannot match, and that of an empty text. */
 const dead = 0
@@ -73,6 +74,12 @@ export function from(source: string): Automaton | undefined {
 function parse(source: string, places: Place[]): Part {
   const tokens = source.match(tokenPattern) ?? []
   let at = 0
+  let copies = 0
+  /** A part without places can be repeated for ever: `(((){500}){500}){500}`. */
+  const copy = (part: Part): Span => {
+    if (++copies > copiesMax) throw new Unsupported()
+    return part()
+  }
   const choice = (): Part => {
     const branches = [sequence()]
     while (tokens[at] === '|') {
@@ -113,12 +120,13 @@ function parse(source: string, places: Place[]): Part {
     const max = isOpen ? min : Number(sign === '?' || most || min)
     if (min > placesMax || max > placesMax) throw new Unsupported()
     return () => {
-      let whole = isOpen ? part() : nothing
+      let whole = isOpen ? copy(part) : nothing
       if (isOpen) follow(places, whole, whole)
       if (isOpen && min === 0) whole = either([nothing, whole])
       for (let times = min; times < max; times++)
-        whole = either([nothing, follow(places, part(), whole)])
-      for (let times = isOpen ? 1 : 0; times < min; times++) whole = follow(places, part(), whole)
+        whole = either([nothing, follow(places, copy(part), whole)])
+      for (let times = isOpen ? 1 : 0; times < min; times++)
+        whole = follow(places, copy(part), whole)
       return whole
     }
   }
