@@ -192,8 +192,9 @@ test('charges of ours are before those for other servers, and what ends first is
   )
 })
 
-test('a relayer has as many charges open as its balance pays for, and 16 where a node takes no more', () => {
-  const chain = { network: { ...network, feeCapWei: 1_000n }, head: createHead() }
+test('a relayer has as many charges open as balance and budget pay for, and 16 where a node takes no more', () => {
+  const gasPerDayWei = { ...network.gasPerDayWei, gateway: 10n ** 20n }
+  const chain = { network: { ...network, feeCapWei: 1_000n, gasPerDayWei }, head: createHead() }
   Object.assign(chain.head, { baseFeeWei: 100n, tipWei: 0n })
   // 400,000 of gas for 200 wei each, and only half of the balance.
   const balanceOf = (charges: bigint) => 2n * 400_000n * 200n * charges
@@ -204,6 +205,8 @@ test('a relayer has as many charges open as its balance pays for, and 16 where a
   expect([most(balanceOf(2n)), most(undefined), most(balanceOf(1_000n), false)]).toEqual(
     Array(3).fill(16),
   )
+  gasPerDayWei.gateway = balanceOf(30n)
+  expect(most(balanceOf(1_000n))).toBe(30)
   Object.assign(chain.head, { baseFeeWei: 0n })
   expect(most(0n)).toBe(64)
 })

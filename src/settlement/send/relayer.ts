@@ -2,6 +2,7 @@ import type { Address, Hex } from 'viem'
 import type { GasProduct, TransactionRow } from '../../../db/schema'
 import { type Fees, fees } from '../../chain/head'
 import * as Transaction from '../../chain/transaction'
+import * as Amount from '../../protocol/Amount'
 import * as Crypto from '../../protocol/Crypto'
 import { readCount } from '../read/reads'
 import type { ChainState, Relayer } from '../state/state'
@@ -40,9 +41,10 @@ export function chargesMaxOf(
 ): number {
   if (!mayHaveMany || balanceWei === undefined) return openMax
   const { maxFeeWei } = fees(head, network.feeCapWei)
-  // Nodes require the balance for the limits of all together.
-  const affordable = maxFeeWei === 0n ? chargesMax : balanceWei / 2n / (chargeGas * maxFeeWei)
-  return Math.max(openMax, Math.min(chargesMax, Number(affordable)))
+  if (maxFeeWei === 0n) return chargesMax
+  // Nodes require the balance for the limits of all together, and open ones count as spent in the budget.
+  const wei = Amount.least(balanceWei, network.gasPerDayWei.gateway) / 2n
+  return Math.max(openMax, Math.min(chargesMax, Number(wei / (chargeGas * maxFeeWei))))
 }
 
 /** Of `openMax`, what settlements for other servers may take, so that they never delay our own for long. */
