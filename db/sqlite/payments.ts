@@ -338,7 +338,7 @@ export function createGas(db: Db) {
 
   function add(network: Network.Id, product: GasProduct, at: number, more: Spent): Spent {
     const day = textOf(at)
-    const before = read(network, product, day)
+    const before = spentOn(network, product, at)
     const spent = { wei: before.wei + more.wei, wastedWei: before.wastedWei + more.wastedWei }
     put({ network, product, day, ...spent })
     // Keeps the sum for the next payment, which waits for enough reads already.
