@@ -33,10 +33,7 @@ export type Merchant = TableValues<typeof keys.merchant> & {
   outOfService: string | undefined
 }
 
-export type Route = TableValues<typeof keys.route> & {
-  /** Parts of `upstreamPath` that came from the environment: buyers must not see them. */
-  pathSecrets: readonly string[]
-}
+export type Route = Merchant['routes'][number]
 
 export type Param = TableValues<typeof keys.param>
 

@@ -274,6 +274,8 @@ export const meter = K.keys({
   request: K.own<never>(K.tableOf(meterRequest)),
 })
 
+export const tails = ['optional', 'required', 'none', 'exact'] as const
+
 export const methods = ['GET', 'POST', 'PUT', 'PATCH', 'DELETE'] as const
 
 export type Method = (typeof methods)[number]
@@ -303,7 +305,13 @@ export const route = K.keys({
   // Whole path at the upstream. `{tail}` marks the place of the extra segments, without a slash of
   // its own. Without it they are appended after a slash.
   upstreamPath: K.own<string>(K.text('Path at the upstream; that of the route by default.').schema),
-  tail: K.oneOf(['optional', 'required', 'none'])('Whether segments follow the path.', 'optional'),
+  // Exact: one segment for each tail parameter, and no more.
+  tail: K.own<'optional' | 'required' | 'none'>(
+    K.oneOf(tails)(
+      'Whether segments follow the path; "exact": those of the parameters, and no more.',
+      'optional',
+    ).schema,
+  ),
   // The buyer's value takes precedence.
   query: K.byName('Parameters that a request has by default.', V.text),
   fixedQuery: K.byName('Parameters that a request cannot change.', V.text),
@@ -323,6 +331,13 @@ export const route = K.keys({
   answer: K.own<JsonSchema | undefined>(jsonSchema('JSON Schema of the answer, for documents.')),
   meter: K.own<Meter | undefined>(K.tableOf(meter)),
 })
+
+type RouteMore = {
+  /** Parts of `upstreamPath` that came from the environment: buyers must not see them. */
+  pathSecrets: readonly string[]
+  /** The tail has one segment for each tail parameter, and no more. */
+  isTailExact: boolean
+}
 
 export const merchant = K.keys({
   slug: K.required('First segment below /m/.', V.slug, '"weather"', ''),
@@ -364,7 +379,7 @@ export const merchant = K.keys({
   ),
   networks: K.own<readonly Network.Id[]>(strings('Networks that are offered; all by default.')),
   testnetOk: K.own<never>(K.flag('Test networks are offered, too.', false).schema),
-  routes: K.own<readonly (K.TableValues<typeof route> & { pathSecrets: readonly string[] })[]>(
+  routes: K.own<readonly (K.TableValues<typeof route> & RouteMore)[]>(
     K.arrayOf(K.tableOf(route)),
     true,
   ),

@@ -35,19 +35,24 @@ export function readRoute(table: Table, around: Around): Route {
   const own = readUpstream(table, around.allowPrivate, around.mapUpstream)
   const upstream = own ?? around.upstream
   const upstreamPath = field(table, 'upstream_path', V.text, path)
+  const tail = field(table, 'tail', V.oneOf(keys.tails), 'optional')
+  const isTailExact = tail === 'exact'
   const values = readKeys(table, keys.route, {
     methods: () => readMethods(table),
     upstream: () => own?.origin,
     upstreamPath: () => `${upstream?.basePath ?? ''}${upstreamPath}`,
     bodyMaxBytes: (key) => field(table, key, V.size, around.service.bodyMaxBytes),
+    tail: () => (isTailExact ? 'required' : tail),
     rewrite: () => readRewrite(table),
-    params: () => readParams(table),
+    params: () => readParams(table, isTailExact),
     body: (key) => readSchema(table, key),
     answer: (key) => readSchema(table, key),
     meter: () => undefined,
   })
   const pathSecrets = [...(upstream?.secrets ?? []), ...secretsAt(table, 'upstream_path')]
-  const route: Route = { ...values, pathSecrets }
+  const route: Route = { ...values, pathSecrets, isTailExact }
+  if (isTailExact && !route.params.some((param) => param.in === 'tail'))
+    reportKey(table, 'tail', 'tail = "exact" needs a parameter with in = "tail" for each segment')
   route.meter = readMeter(child(table, 'meter'), route)
   checkUpstreamPath(table, upstreamPath, route.tail)
   checkQuery(table, route)
@@ -109,9 +114,12 @@ function readRewrite(table: Table): Route['rewrite'] {
   )
 }
 
-function readParams(table: Table): readonly Param[] {
+function readParams(table: Table, isTailExact: boolean): readonly Param[] {
   const tables = children(table, 'params')
-  const params = tables.map(readParam)
+  const params = tables.map((inner) => {
+    const param = readParam(inner)
+    return isTailExact && param.in === 'tail' ? { ...param, required: true } : param
+  })
   tables.forEach((inner, i) => {
     const param = params[i]
     if (!param) return

@@ -184,6 +184,8 @@ export function match(matcher: Matcher, path: string): Match | undefined {
   const { route, target } = entry
   const tail = segments.slice(used).join('/')
   if (tail === '' ? route.tail === 'required' : route.tail === 'none') return undefined
+  const exact = target?.territory.shape?.length ?? segments.length - used
+  if (exact !== segments.length - used) return undefined
   // A route of every path does not sell the merchant's free document.
   if (used === 3 && tail === 'openapi.json') return undefined
   const isForwarded = tail !== '' && target !== undefined

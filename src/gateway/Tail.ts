@@ -17,7 +17,7 @@ export type Segment = {
 /**
  * The segments of a tail. The route's tail parameters describe them in order. A name such as
  * `{cik}.json` fixes the text around the value, and `schema = { const = "indicator" }` fixes a
- * whole segment. Segments after the described ones are forwarded unchanged.
+ * whole segment. Segments after the described ones are forwarded unchanged, unless the tail is exact.
  */
 export function segmentsOf(route: Route): Segment[] {
   return route.params

@@ -1,5 +1,6 @@
 import type { Merchant, Route } from '../config/Config'
 import { foldPath, foldPaths } from './Fold'
+import { segmentsOf } from './Tail'
 
 /**
  * Which paths of an upstream belong to which route, so that no route sells the path of another, in
@@ -9,13 +10,19 @@ import { foldPath, foldPaths } from './Fold'
 
 type Sold = { readonly merchant: Merchant; readonly route: Route }
 
+/** The segments of an exact tail: a folded literal, or undefined for any value. */
+type Shape = readonly (string | undefined)[]
+
+/** `shape`: undefined where the tail may have any segments. */
+type Shaped = Sold & { readonly shape: Shape | undefined }
+
 /** Where a route forwards to. */
 type Place = { origin: string; prefix: string; suffix: string; bare: string }
 
 /** The routes whose tails follow one prefix; they differ in what follows the tail. */
 type Group = {
   readonly prefix: string
-  readonly sales: { readonly suffix: string; readonly all: Sold[] }[]
+  readonly sales: { readonly suffix: string; readonly all: Shaped[] }[]
   /** Lengths of the prefixes of groups that may share paths with this one. */
   rivals: readonly number[]
 }
@@ -30,6 +37,7 @@ export type Territory = {
   readonly suffix: string
   /** The path without a tail. */
   readonly bare: string
+  readonly shape: Shape | undefined
 }
 
 /** The territories of a configuration, by the origins of its upstreams. */
@@ -45,8 +53,20 @@ export function add(origins: Origins, sold: Sold, place: Place): Territory {
   origins.set(place.origin, origin)
   const suffix = place.suffix === '' ? '' : foldSuffix(place.suffix)
   const bare = foldPath(place.bare)
-  const group = register(origin, foldPrefix(place.prefix), suffix, sold)
-  return { origin, group, suffix, bare }
+  const shape = shapeOf(sold.route)
+  const group = register(origin, foldPrefix(place.prefix), suffix, { ...sold, shape })
+  return { origin, group, suffix, bare, shape }
+}
+
+function shapeOf(route: Route): Shape | undefined {
+  if (!route.isTailExact) return undefined
+  return segmentsOf(route).map(({ isLiteral, name }) =>
+    isLiteral ? namesOf(foldPath(`/${encodeURIComponent(name)}`)).join('/') : undefined,
+  )
+}
+
+function namesOf(folded: string): string[] {
+  return folded.split('/').filter((name) => name !== '')
 }
 
 /** A prefix that ends inside a segment has no slash at its end. */
@@ -60,7 +80,7 @@ function foldSuffix(suffix: string): string {
   return end === '/' ? '' : end
 }
 
-function register({ groups }: Origin, prefix: string, suffix: string, sold: Sold): Group {
+function register({ groups }: Origin, prefix: string, suffix: string, sold: Shaped): Group {
   const group: Group = groups.get(prefix) ?? { prefix, sales: [], rivals: noLengths }
   groups.set(prefix, group)
   const known = group.sales.find((each) => each.suffix === suffix)
@@ -79,7 +99,8 @@ function findRivalsAt(origin: Origin): void {
   origin.lengths = [...new Set([...groups.keys()].map((prefix) => prefix.length))]
   for (const group of groups.values()) {
     const { length } = group.prefix
-    if (group.sales.length > 1) addRival(group, length)
+    const isShaped = group.sales.some(({ all }) => all.length > 1 && all.some(({ shape }) => shape))
+    if (group.sales.length > 1 || isShaped) addRival(group, length)
     for (const shorter of origin.lengths) {
       const above = shorter < length ? groups.get(group.prefix.slice(0, shorter)) : undefined
       if (above === undefined) continue
@@ -102,17 +123,23 @@ export function isOfAnother(territory: Territory, sold: Sold, path: string): boo
 }
 
 function isTaken(territory: Territory, sold: Sold, folded: string): boolean {
-  const { origin, group, suffix } = territory
+  const { origin, group, suffix, shape } = territory
   const isOwn = isOwnPath(territory, sold.route, folded)
   for (const length of isOwn ? group.rivals : origin.lengths) {
     const other = origin.groups.get(folded.slice(0, length))
     if (other === undefined) continue
     for (const each of other.sales) {
       if (!isBetween(other.prefix, each.suffix, folded)) continue
+      const isSame = other === group && each.suffix === suffix
       const isWider = length <= group.prefix.length && each.suffix.length <= suffix.length
-      if (isOwn && isWider) continue
+      if (isOwn && isWider && !isSame) continue
       const isNarrower = length >= group.prefix.length && each.suffix.length >= suffix.length
-      if (each.all.some((one) => takes(one, sold, !isOwn || isNarrower))) return true
+      const names = namesOf(folded.slice(length, folded.length - each.suffix.length))
+      const isTaker = (one: Shaped) =>
+        (!isOwn || !isSame || isMoreExact(one.shape, shape)) &&
+        mayBeOf(one.shape, names, shape !== undefined) &&
+        takes(one, sold, !isOwn || isNarrower)
+      if (each.all.some(isTaker)) return true
     }
   }
   return false
@@ -123,9 +150,26 @@ export function contains(territory: Territory, route: Route, path: string): bool
   return isOwnPath(territory, route, foldPath(path))
 }
 
-function isOwnPath({ group, suffix, bare }: Territory, { tail }: Route, folded: string): boolean {
+function isOwnPath(territory: Territory, { tail }: Route, folded: string): boolean {
+  const { group, suffix, bare, shape } = territory
+  const { prefix } = group
   if (folded === bare) return tail !== 'required'
-  return tail !== 'none' && isBetween(group.prefix, suffix, folded)
+  if (tail === 'none' || !isBetween(prefix, suffix, folded)) return false
+  return mayBeOf(shape, namesOf(folded.slice(prefix.length, folded.length - suffix.length)), true)
+}
+
+/** Whether names have a shape. Unless it must be all of them, further names may follow. */
+function mayBeOf(shape: Shape | undefined, names: readonly string[], isWhole: boolean): boolean {
+  if (shape === undefined) return true
+  if (isWhole ? names.length !== shape.length : names.length < shape.length) return false
+  return shape.every((literal, at) => literal === undefined || literal === names[at])
+}
+
+/** Of two shapes that a path has, whether the first says more of it. */
+function isMoreExact(one: Shape | undefined, other: Shape | undefined): boolean {
+  if (one === undefined || other === undefined) return one !== undefined && other === undefined
+  const literals = (shape: Shape) => shape.filter((literal) => literal !== undefined).length
+  return one.length === other.length && literals(one) > literals(other)
 }
 
 function isBetween(prefix: string, suffix: string, folded: string): boolean {

@@ -2,7 +2,7 @@ import { describe, expect, test } from 'bun:test'
 import { foldName } from '../../src/gateway/Fold'
 import * as Route from '../../src/gateway/Route'
 import { configOf, small } from '../harness/config'
-import { merchant, route } from '../harness/merchants'
+import { merchant, param, route } from '../harness/merchants'
 
 /** The pathname of a request, after Bun's own URL parsing. */
 function received(path: string): string {
@@ -414,6 +414,46 @@ describe('a path that another route sells at the upstream', () => {
       '/list',
       '/item',
     ])
+  })
+
+  const tails = (...names: string[]) =>
+    names.map((name) => {
+      const schema = name.startsWith('=') ? { const: name.slice(1) } : { type: 'string' }
+      return param(name, { in: 'tail', required: true, schema })
+    })
+  const pets = { upstreamPath: '/pets/{tail}', tail: 'required', isTailExact: true } as const
+  const exact = {
+    '/pet': { ...cheap, ...pets, params: tails('id') },
+    '/drop': { ...dear, ...pets, methods: ['DELETE'], params: tails('id') },
+    '/photo': { ...dear, ...pets, params: tails('id', '=photos', 'photo') },
+    '/part': { ...cheap, ...pets, params: tails('id', 'part', 'number') },
+  } as const
+  const any = { ...cheap, upstreamPath: '/pets/{tail}', tail: 'required' } as const
+  test.each([
+    '/pet/1/photos/2',
+    '/pet/1%2Fphotos%2F2',
+    '/pet/1%2FPhotos%2F2%2F',
+    '/pet',
+    '/photo/1/photos',
+    '/part/1/photos/2',
+    '/part/1/PHOTOS/2',
+  ])('attack: %s does not buy by an exact tail what another route sells', (path) => {
+    expect(ofShop(exact)(path)).toBeUndefined()
+  })
+
+  test('attack: a tail of any segments does not buy what an exact one sells', () => {
+    const soldBy = ofShop({ ...exact, '/any': any })
+    expect(['/any/1', '/any/1/photos/2', '/any/1/Photos/2/x'].map(soldBy)).toEqual([
+      undefined,
+      undefined,
+      undefined,
+    ])
+  })
+
+  test('exact tails of one upstream path are sold side by side', () => {
+    const soldBy = ofShop(exact)
+    const paths = ['/pet/1', '/pet/a%2Fb', '/drop/1', '/photo/1/photos/2', '/part/1/ears/2']
+    expect(paths.map(soldBy)).toEqual(['/pet', '/pet', '/drop', '/photo', '/part'])
   })
 
   test('attack: of two routes that may sell a path, only the dearer one does where neither is longer', () => {

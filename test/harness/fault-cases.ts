@@ -285,6 +285,8 @@ unknown key of a parameter | name = "q" | name = "q"\nrequires = true
   requires | did you mean required\?
 tail parameter | tail = "none" | tail = "none"\n[[merchants.routes.params]]\nname = "x"\nin = "tail"
   in = "tail" | needs a route with a tail
+exact tail | tail = "none" | tail = "exact"
+  tail = | needs a parameter with in = "tail" for each segment
 no method | ["GET", "POST"] | []
   methods = | methods is empty
 method twice | ["GET", "POST"] | ["GET", "GET"]

@@ -10,6 +10,7 @@ export function route(path: string, fields: Partial<Route> = {}): Route {
     description: `Description of ${path}`,
     upstreamPath: path,
     pathSecrets: [],
+    isTailExact: false,
     upstream: undefined,
     tail: 'optional',
     query: {},
