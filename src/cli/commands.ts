@@ -12,22 +12,33 @@ const domain = {
 /** Every command by its name, in the order of the help. Add a command here, and to `runs`. */
 export const commands = {
   init: {
-    summary: 'write a merchants.toml that sells one API, from four answers',
-    details: 'It asks on the terminal for what the options leave open, and overwrites nothing.',
+    summary: 'write a merchants.toml that sells one API, from a few answers',
+    details: `It asks on the terminal for what the options leave open, and overwrites nothing. With
+--openapi each operation of a specification becomes a route. A PATTERN is the id, the path, or the
+method and path of operations, with * for any text; the last that fits counts.`,
     options: {
       upstream: { value: 'URL', help: 'the API that is sold' },
+      openapi: { value: 'FILE', help: 'its OpenAPI 3 or Swagger 2 specification; or a URL' },
+      title: { value: 'NAME', help: 'name of the service on its pages' },
       price: { value: 'USD', help: 'price of a request, such as 0.01' },
+      'price-for': {
+        value: 'PATTERN=USD',
+        help: 'another price for some operations; several: repeat it',
+        isList: true,
+      },
       networks: { value: 'LIST', help: 'base, robinhood, base-sepolia; with commas' },
       payout: { value: 'ADDRESS', help: 'the wallet that is paid' },
       rpc: {
         value: 'URL',
         help: 'node of the network (default: public ones), such as a local chain',
       },
+      listen: { value: 'HOST:PORT', help: 'where it listens (default: 127.0.0.1:4020)' },
       config: { value: 'FILE', help: 'where it is written (default: merchants.toml)' },
     },
     examples: [
       'init',
       'init --upstream https://api.example.com --price 0.01 --networks base,robinhood --payout 0x...',
+      `init --openapi openapi.yaml --price 0.01 --price-for 'POST /images/*=0.05'`,
     ],
   },
   serve: {
@@ -56,6 +67,7 @@ on the ports 443 and 80 of every address. listen of the file is not used then.`,
       data,
       domain: { ...domain, help: 'check the file for serve --domain NAME' },
       online: { help: 'ask every chain, contract, pool and upstream too' },
+      openapi: { value: 'FILE', help: 'compare the routes with this specification; or a URL' },
     },
     examples: ['check', 'check --online'],
   },

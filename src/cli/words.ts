@@ -10,7 +10,7 @@ export function unreadable(file: string, error: unknown): string {
   if (code !== 'ENOENT') return `${file} cannot be read (${code}): make it readable for this user`
   const init = file === 'merchants.toml' ? 'init' : `init --config ${file}`
   return `there is no ${file}.
-  turnpike ${init}  asks four questions and writes it
+  turnpike ${init}  asks five questions and writes it
   turnpike demo  runs samples on local chains, without a file and without keys`
 }
 

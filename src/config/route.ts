@@ -91,7 +91,10 @@ function checkUpstreamPath(table: Table, path: string, tail: Route['tail']): voi
   if (!/^\/(?:[A-Za-z0-9._~!$&'()*+,;=:@/-]|%[0-9A-Fa-f]{2})*$/.test(literal)) {
     const example = '"/v1/forecast" or "/submissions/CIK{tail}"'
     reportKey(table, key, `upstream_path must be a path without query, such as ${example}`)
-  } else if (/(^|\/)(\.|%2e){1,2}(\/|$)|\/\//i.test(literal)) {
+  } else if (
+    /(^|\/)(\.|%2e){1,2}(\/|$)/i.test(literal) ||
+    path.replaceAll('{tail}', 'x').includes('//')
+  ) {
     reportKey(table, key, 'upstream_path must not have empty or dot segments')
   } else if (places > 1 || (places > 0 && tail === 'none')) {
     reportKey(table, key, 'upstream_path may place {tail} once, and only with a tail')
@@ -139,6 +142,8 @@ function readParam(table: Table): Param {
     example: (key) => optional(table, key, V.example),
   })
 }
+
+const data = ['example', 'examples', 'default', 'enum', 'const']
 
 const types = ['string', 'number', 'integer', 'boolean', 'array', 'object', 'null']
 
@@ -192,6 +197,8 @@ function checkSchema(rules: SchemaRules, path: Table['path'], schema: unknown): 
     if (key === 'patternProperties' && isTable(value)) {
       for (const name of Object.keys(value)) checkPattern(rules, [...path, key, name], name)
     }
+    // Values of examples are data. Below `properties` their keys are members, too.
+    if (data.includes(key) && path.at(-1) !== 'properties') continue
     // Checks only values with parts: most have none, and the path of one costs more than all of its
     // checks.
     if (typeof value === 'object') checkSchema(rules, [...path, key], value)

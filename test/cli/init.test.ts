@@ -19,7 +19,9 @@ beforeEach(() => {
 })
 
 const right = { upstream: 'https://api.open-meteo.com', price: '0.005', networks: 'base', payout }
-type Given = Partial<Record<keyof typeof right, string | undefined>> & { rpc?: string }
+type Given = Partial<Record<keyof typeof right, string | undefined>> & {
+  [Name in 'rpc' | 'title' | 'listen' | 'openapi' | 'price-for']?: string
+}
 
 /** Runs init; `typed` are the lines of a terminal, which ends after them. Without it there is none. */
 async function run(given: Given, typed?: readonly string[], env: Record<string, string> = {}) {
@@ -132,23 +134,36 @@ describe('the file of init', () => {
 })
 
 describe('questions on a terminal', () => {
-  test('four questions are asked, and an empty answer takes the usual one', async () => {
-    const { code, asked, out } = await run({}, [right.upstream, '', '  ', ` ${payout} `])
+  test('five questions are asked, and an empty answer takes the usual one', async () => {
+    const { code, asked, out } = await run({}, [right.upstream, '', '', '  ', ` ${payout} `])
     expect(code).toBe(0)
     expect(asked).toEqual([
       'What API do you sell? Its URL, such as https://api.example.com',
+      'What is your service called, on its pages? [Open meteo]',
       'What does a request cost, in USD? [0.01]',
       'Which networks? Of base, robinhood and base-sepolia (test money), with commas [base]',
       'Which wallet is paid? Its address, 0x...',
     ])
     expect(out).toContain('curl -i http://localhost:4020/m/open-meteo')
-    expect(configOf(written()).merchants[0]?.routes[0]?.priceAtomic).toBe(10_000n)
+    const { merchants, service } = configOf(written())
+    expect([service.title, merchants[0]?.routes[0]?.priceAtomic]).toEqual(['Open meteo', 10_000n])
+    expect(written().trimEnd().split('\n').length).toBeLessThanOrEqual(25)
   })
 
   test('each wrong answer is asked again', async () => {
-    const wrong = ['api.example.com', right.upstream, 'free', '$1', 'bass', 'base', '0x12', payout]
+    const wrong = [
+      'api.example.com',
+      right.upstream,
+      'Weather',
+      'free',
+      '$1',
+      'bass',
+      'base',
+      '0x12',
+      payout,
+    ]
     const { code, asked, out } = await run({}, wrong)
-    expect([code, asked.length]).toEqual([0, 8])
+    expect([code, asked.length]).toEqual([0, 9])
     for (const message of [
       'The upstream must be an absolute URL, such as "https://host".',
       'The price must be a decimal number, such as "0.005" (found "free").',
@@ -161,7 +176,7 @@ describe('questions on a terminal', () => {
 
   test('a node of the options is of one network', async () => {
     const given = { ...right, networks: undefined, rpc: 'http://127.0.0.1:1' }
-    const { code, out } = await run(given, ['base, robinhood', 'robinhood'])
+    const { code, out } = await run(given, ['Node', 'base, robinhood', 'robinhood'])
     expect([code, out]).toEqual([0, expect.stringContaining('networks must be one: --rpc names')])
     expect(configOf(written()).networks.map(({ id, rpcUrls }) => [id, rpcUrls])).toEqual([
       ['eip155:4663', ['http://127.0.0.1:1']],
@@ -169,12 +184,20 @@ describe('questions on a terminal', () => {
   })
 
   test('only what the options leave open is asked', async () => {
-    const { code, asked } = await run({ ...right, price: undefined }, ['2'])
+    const given = { ...right, title: 'Weather', price: undefined }
+    const { code, asked } = await run(given, ['2'])
     expect([code, asked]).toEqual([0, ['What does a request cost, in USD? [0.01]']])
   })
 
+  test('a title alone is not asked for, and listen is in the address that is printed', async () => {
+    const { code, asked, out } = await run({ ...right, listen: '0.0.0.0:4444' }, [])
+    expect([code, asked]).toEqual([0, []])
+    expect(out).toContain('curl -i http://localhost:4444/m/open-meteo')
+    expect(configOf(written()).service.listen).toEqual({ hostname: '0.0.0.0', port: 4444 })
+  })
+
   test('error: a terminal that ends leaves no file', async () => {
-    const { code, err } = await run({}, [right.upstream, '1'])
+    const { code, err } = await run({}, [right.upstream, 'Weather'])
     expect([code, err]).toEqual([
       1,
       ['turnpike: nothing is written: the answers ended before the last question'],
@@ -328,6 +351,7 @@ describe('the program', () => {
     })
     for (const [question, answer] of [
       ['What API', 'http://localhost:8080'],
+      ['What is your service called', 'Mine'],
       ['What does a request cost', ''],
       ['Which wallet', payout],
     ] as const) {
@@ -345,7 +369,7 @@ describe('the program', () => {
       1,
       '',
       `turnpike: there is no merchants.toml.
-  turnpike init  asks four questions and writes it
+  turnpike init  asks five questions and writes it
   turnpike demo  runs samples on local chains, without a file and without keys
 `,
     ])

@@ -51,11 +51,14 @@ export async function check(options: Options): Promise<number> {
   const { config, faults } = parseConfig(text, { file, env, domains, relayers: () => relayers })
   const deskFault = config && deskKeyFault(config, env)
   problems.push(...faults.map(format), ...(deskFault === undefined ? [] : [deskFault]))
-  if (config && online) {
+  const drift = config && (await findDriftFrom(options, config))
+  if (config && (online || drift)) {
     const lines = index(text)
     const found = await Promise.all([
-      findOnline(config, { now }),
-      findUnfunded(config, accountsOf(options, relayers)),
+      ...(online
+        ? [findOnline(config, { now }), findUnfunded(config, accountsOf(options, relayers))]
+        : []),
+      drift?.findings ?? [],
     ])
     const placed = found
       .flat()
@@ -70,6 +73,7 @@ export async function check(options: Options): Promise<number> {
     return 1
   }
   for (const line of [...summarize(config), ...costs]) out(line)
+  for (const key of drift?.unsold ?? []) out(`not sold   ${key}`)
   if (online && relayers.length === 0)
     out(
       `relayer    none yet: set RELAYER_KEYS, or start serve once, which makes a key in ${dataDir}`,
@@ -85,6 +89,14 @@ export async function check(options: Options): Promise<number> {
   for (const line of warn(warnings, { file, text })) out(line)
   out('ok')
   return 0
+}
+
+/** How the routes differ from the specification of --openapi. Only this loads its parsers. */
+async function findDriftFrom({ openapi }: Options, config: Config) {
+  if (openapi === undefined) return undefined
+  const { readDocument } = await import('../openapi/document')
+  const { findDrift } = await import('../openapi/drift')
+  return findDrift(config, await readDocument(openapi))
 }
 
 /** The result of a part; without one, the faults of the environment are added to the problems. */
