@@ -47,6 +47,17 @@ export function deliveryFailed(payment: Payment, at: number): WebhookEvent {
   }
 }
 
+/** Payments of a merchant whose upstream gave nothing since a time: an alert, and no webhook. */
+export function deliveriesFailed(
+  merchant: string,
+  failed: { payments: number; since: number; route: string; upstreamStatus: number | undefined },
+  at: number,
+): WebhookEvent {
+  const { payments, since, route, upstreamStatus = null } = failed
+  const data = { merchant, payments, since: isoOf(since), route, upstreamStatus }
+  return { type: 'delivery.failed', subject: merchant, occurrence: `${at}`, at, data }
+}
+
 function factsOf({ id, purpose, transfer }: Payment) {
   const { product, protocol, merchant, route } = purpose
   const { network, asset, amountAtomic, upto, payer, payee } = transfer
@@ -111,17 +122,27 @@ export function networkResumed(network: Network.Id, at: number): WebhookEvent {
   return { type: 'network.resumed', subject: network, occurrence: `${at}`, at, data: { network } }
 }
 
-/** `payments`: how many lone payments the balance pays for at the fees of now. */
-type RelayerGas = { network: Network.Id; relayer: string; balanceWei: bigint; payments: bigint }
+/**
+ * `payments`: how many lone payments the balance pays for at the fees of now. `sendWei`: what to
+ * send, so that it pays for about a thousand.
+ */
+type RelayerGas = {
+  network: Network.Id
+  relayer: string
+  balanceWei: bigint
+  payments: bigint
+  sendWei: bigint
+}
 
 export function gasChanged(gas: RelayerGas, isLow: boolean, at: number): WebhookEvent {
-  const { network, relayer, balanceWei, payments } = gas
+  const { network, relayer, balanceWei, payments, sendWei } = gas
+  const balance = { network, relayer, balanceWei: String(balanceWei), payments: Number(payments) }
   return {
     type: isLow ? 'gas.low' : 'gas.refilled',
     subject: network,
     occurrence: `${relayer} ${at}`,
     at,
-    data: { network, relayer, balanceWei: String(balanceWei), payments: Number(payments) },
+    data: isLow ? { ...balance, sendWei: String(sendWei) } : balance,
   }
 }
 
@@ -137,6 +158,21 @@ export function upstreamChanged(
     occurrence: `${at}`,
     at,
     data: { merchant, ...(reason === undefined ? {} : { reason: reason.slice(0, textMax) }) },
+  }
+}
+
+/** `reason`: why clients cannot use HTTPS; undefined when they can again. */
+export function certificateChanged(
+  domain: string,
+  reason: string | undefined,
+  at: number,
+): WebhookEvent {
+  return {
+    type: reason === undefined ? 'certificate.works' : 'certificate.fails',
+    subject: domain,
+    occurrence: `${at}`,
+    at,
+    data: { domain, ...(reason === undefined ? {} : { reason: reason.slice(0, textMax) }) },
   }
 }
 

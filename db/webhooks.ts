@@ -1,4 +1,5 @@
 import type * as Network from '../src/protocol/Network'
+import { dayMs, hourMs } from '../src/protocol/Time'
 import type { EventType } from '../src/protocol/Webhook'
 import type { Product } from './Payment'
 import { webhooks } from './schema'
@@ -22,6 +23,23 @@ export type Subscriptions = {
   endpoints: readonly Subscription[]
   /** Gas of a UTC day, by product. Reaching it is the event `budget.spent`. */
   gasPerDay: readonly { network: Network.Id; product: Product; wei: bigint }[]
+}
+
+/** An alert for one place, which is an endpoint with few messages. */
+export type NewAlert = {
+  endpoint: string
+  origin: string
+  type: EventType
+  /** What it is about: one text for the failure of a thing and for its end. */
+  subject: string
+  body: string
+  /**
+   * `begins`: a state that lasts, told again after a day. `ends`: its end, told once, and only after
+   * its begin. `once`: something that has no end.
+   */
+  phase: 'begins' | 'ends' | 'once'
+  /** Unix ms. */
+  at: number
 }
 
 type Subscription = { endpoint: string; origin: string; types: readonly EventType[] }
@@ -132,6 +150,29 @@ function giveUp(condition: string): string {
     WHERE ${isWaiting} AND endpoint = $endpoint ${condition} RETURNING seq`
 }
 
+/** How long an alert is sent, ms: about eight attempts. */
+const alertMs = 2 * hourMs
+
+const toldAlerts = (condition: string) => `SELECT seq, type, state, created_at FROM webhooks
+  WHERE ${condition} AND endpoint = $endpoint AND subject = $subject`
+
+/**
+ * The id names the newest alert about the subject, so of two writers that saw the same one only the
+ * first writes. Both parts of `told` have an index.
+ */
+export const alertSql = `WITH told AS (${toldAlerts(isWaiting)} UNION ALL ${toldAlerts('ended_at IS NOT NULL')}),
+  newest AS (SELECT * FROM told ORDER BY seq DESC LIMIT 1)
+  INSERT INTO webhooks (id, endpoint, origin, type, subject, body, state, attempts, created_at,
+    due_at, expires_at)
+  SELECT CAST($id AS TEXT) || '_' || coalesce((SELECT seq FROM newest), 0), CAST($endpoint AS TEXT),
+    CAST($origin AS TEXT), CAST($type AS TEXT), CAST($subject AS TEXT), CAST($body AS TEXT), 'waiting', 0,
+    CAST($at AS BIGINT), CAST($at AS BIGINT), CAST($expiresAt AS BIGINT)
+  WHERE CASE CAST($phase AS TEXT) WHEN 'ends' THEN EXISTS (SELECT 1 FROM newest WHERE type <> $type)
+    ELSE NOT EXISTS (SELECT 1 FROM told WHERE type = $type AND created_at > $hourAt)
+      AND NOT EXISTS (SELECT 1 FROM newest WHERE $phase = 'begins' AND type = $type
+        AND state <> 'failed' AND created_at > $dayAt) END
+  ON CONFLICT DO NOTHING RETURNING seq`
+
 function changeMessages({ change, dialect }: MessagesBase) {
   const delivered = change(
     'soon',
@@ -156,7 +197,18 @@ function changeMessages({ change, dialect }: MessagesBase) {
   const of = ({ seq, status, error, at }: Attempt): Values => {
     return { seq, status: status ?? null, error: error ?? null, at }
   }
+  const alert = change<{ seq: number }>('soon', alertSql)
   return {
+    /**
+     * Writes an alert unless its rules forbid it: at most one an hour of a type and a subject, also
+     * after a restart and by several gateways at once. Resolves with whether it was written.
+     */
+    alert: async ({ endpoint, type, subject, at, ...rest }: NewAlert) => {
+      const key = JSON.stringify([endpoint, type, subject])
+      const id = `evt_${new Bun.CryptoHasher('sha256').update(key).digest('hex').slice(0, 24)}`
+      const from = { hourAt: at - hourMs, dayAt: at - dayMs, expiresAt: at + alertMs }
+      return (await alert({ id, endpoint, type, subject, at, ...rest, ...from })).length > 0
+    },
     /** Also for a message that was given up during the attempt. */
     async delivered(attempt: Attempt) {
       await delivered(of(attempt))

@@ -47,10 +47,7 @@ async function begin(options: AppOptions, clocks: Clocks, onFailure: Base['onFai
   await settlement.recover()
   await startedStock?.desk.recover()
   await first.write()
-  webhooks.watch({
-    networks: settlement.details,
-    refused: () => refusedOf(current.config, parts.refusals),
-  })
+  webhooks.watch(watchedOf(parts))
   const turn = inTurn()
   await followOffers(parts, turn)
   // Last, so that a start that fails orders no certificate.
@@ -167,10 +164,42 @@ async function reload(parts: AppParts, config: Config): Promise<readonly Path[]>
   const next = app()
   await write()
   Object.assign(current, { config, app: next, offers: version })
-  parts.webhooks.apply(config.webhooks)
+  parts.webhooks.apply(config)
   // The accounts and the assets may have changed.
   parts.recent.clear()
   return []
+}
+
+/** The states that operators are told about. */
+function watchedOf(parts: AppParts): Parameters<AppParts['webhooks']['watch']>[0] {
+  const { current, options, settlement, sponsoring } = parts
+  return {
+    networks: settlement.details,
+    refused: () => refusedOf(current.config, parts.refusals),
+    certificates() {
+      const faults = new Map(
+        parts.certificateFaults().map(({ domain, reason }) => [domain, reason]),
+      )
+      return (options.https?.domains ?? []).map((domain) => {
+        const reason = faults.get(domain)
+        // The first order has not ended.
+        return { domain, reason: reason === 'no certificate yet' ? undefined : reason }
+      })
+    },
+    async spentBudgets() {
+      const sponsors = new Set((await sponsoring.spent()).map(({ network }) => network))
+      return settlement.details().flatMap(({ network, gas }) =>
+        gas.flatMap(({ product, spentWei, budgetWei }) => {
+          const isSponsor = product === 'sponsor'
+          // A budget of zero is configured, not a fault.
+          const isSpent = budgetWei > 0n && spentWei >= budgetWei
+          if (!(isSponsor ? sponsors.has(network) : isSpent)) return []
+          const budget = isSponsor ? 'grants' : 'gas'
+          return [{ network, product, budget, spentWei, budgetWei } as const]
+        }),
+      )
+    },
+  }
 }
 
 /**

@@ -140,20 +140,26 @@ function cleanError(error: Error, depth: number): unknown {
 
 /**
  * Text without what looks like a credential: authorization schemes with their value, signatures and
- * signed transactions (130 or more hex digits), long base64, and every part of a URL after its
- * origin. RPC URLs have their API key in the path.
+ * signed transactions (130 or more hex digits), long base64, secrets of places of alerts, and every
+ * part of a URL after its origin. RPC URLs have their API key in the path.
  */
 export function scrub(text: string): string {
   // Short texts without blanks, a URL or a token need no pattern: nearly every id and hash.
-  if (text.length < 128 && !/\s|:\/\/|ey[JI]/i.test(text)) return text
-  return text
-    .slice(0, textMax * 4)
-    .replace(/\b(https?|wss?):\/\/([^\s/?#"'<>\\]*)([^\s"'<>]*)/gi, scrubUrl)
-    .replace(/\b(Payment|Bearer|Basic)\s+[\w+/=.~:-]{6,}/gi, `$1 ${redacted}`)
-    .replace(/(?:0x)?[\da-f]{128,}/gi, redacted)
-    .replace(/[\w+/-]{200,}={0,2}/g, redacted)
-    .replace(/\bey[JI][\w+/-]{40,}={0,2}(\.[\w-]+)*/g, redacted)
-    .slice(0, textMax)
+  if (text.length < 128 && !/\s|:\/\/|ey[JI]|\d:[\w-]{30}|(?:services|webhooks)\//i.test(text))
+    return text
+  return (
+    text
+      .slice(0, textMax * 4)
+      .replace(/\b(https?|wss?):\/\/([^\s/?#"'<>\\]*)([^\s"'<>]*)/gi, scrubUrl)
+      .replace(/\b(Payment|Bearer|Basic)\s+[\w+/=.~:-]{6,}/gi, `$1 ${redacted}`)
+      // The token of a bot of Telegram, and the paths of the webhooks of Slack and Discord.
+      .replace(/(?<!\d)\d{5,20}:[\w-]{30,}/g, redacted)
+      .replace(/\b(services\/T\w+|api\/webhooks)\/\w+\/[\w-]+/g, `$1/${redacted}`)
+      .replace(/(?:0x)?[\da-f]{128,}/gi, redacted)
+      .replace(/[\w+/-]{200,}={0,2}/g, redacted)
+      .replace(/\bey[JI][\w+/-]{40,}={0,2}(\.[\w-]+)*/g, redacted)
+      .slice(0, textMax)
+  )
 }
 
 function scrubUrl(_: string, scheme: string, authority: string, rest: string): string {

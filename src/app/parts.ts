@@ -29,7 +29,7 @@ import { createSettlement } from '../settlement/settlement'
 import { createSponsor } from '../sponsor/sponsor'
 import { openMarket, startStock } from '../stock/start'
 import { createSessions } from '../web/admin/sessions'
-import { startWebhooks } from '../webhooks/sender'
+import { startWebhooks, type Webhooks } from '../webhooks/sender'
 import type { Base } from './base'
 import { createPauses } from './pauses'
 
@@ -53,8 +53,7 @@ export async function startParts(base: Base, { peerOf, certificates }: HttpServe
   // Subscribe first: the recovery of payments writes messages, too.
   const webhooks = startWebhooks({
     ledger: ledger.webhooks,
-    endpoints: config.webhooks,
-    networks: config.networks,
+    config,
     meter: registry,
     posting: options.posting,
     now,
@@ -62,7 +61,7 @@ export async function startParts(base: Base, { peerOf, certificates }: HttpServe
   })
   base.onFailure(() => webhooks.stop(0))
   const money = await startMoney(base)
-  const sales = await startSales(base, money)
+  const sales = await startSales(base, money, webhooks.undelivered)
   const { settlement } = money
   const payees = createPayees({
     ledger,
@@ -166,7 +165,11 @@ async function startMoney(base: Base) {
 }
 
 /** Starts the paywall and, where the configuration has `[stock]`, the stock desk. */
-async function startSales(base: Base, { settlement, sponsoring, relayers, waitMs }: Money) {
+async function startSales(
+  base: Base,
+  { settlement, sponsoring, relayers, waitMs }: Money,
+  onUndelivered: Webhooks['undelivered'],
+) {
   const { options, current, ledger, registry, now, log } = base
   const { challengeSecrets, receiptKey } = options.secrets
   const { baseUrl, stockBaseUrl, stalledStreamsMax, bufferedMaxBytes } = options.config.service
@@ -208,6 +211,7 @@ async function startSales(base: Base, { settlement, sponsoring, relayers, waitMs
       ...options.transferRateMin,
     },
     heldMaxBytes: bufferedMaxBytes,
+    onUndelivered,
     settleWaitMs: waitMs,
     symbolOf: (named) =>
       current.config.networks.find(({ id: network }) => network === named)?.asset.symbol,

@@ -167,6 +167,13 @@ resend ID  send one again, with the same webhook-id; serve may be running`,
     options: { data },
     examples: ['webhooks list', 'webhooks resend evt_4f0c'],
   },
+  alerts: {
+    summary: 'send a test alert to every place of [[alerts]]',
+    details: 'It prints what became of each. The exit code is 1 when one of them failed.',
+    verbs: { test: [] },
+    options: { config },
+    examples: ['alerts test', 'alerts test --config shop.toml'],
+  },
   gateways: {
     summary: 'gateways that share a PostgreSQL, with the relayers of each',
     details: `Each gateway with its host, version, hash of the configuration and last sign of life. Then each

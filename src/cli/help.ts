@@ -2,6 +2,7 @@ import type { Command } from './Command'
 
 const introduction = `turnpike sells any HTTP API per request to any client with a stablecoin wallet.
 Usage: turnpike [command] [options]
+turnpike COMMAND --help has the options and an example of each command.
 `
 
 /** Text of `turnpike --help`: one line for each command. */
@@ -9,8 +10,6 @@ export function overview(commands: Readonly<Record<string, Command>>): string {
   const rows = Object.entries(commands).map(([name, { summary }]) => [name, summary] as const)
   return `${introduction}
 ${columns(rows)}
-
-turnpike COMMAND --help has the options and an example of each command.
 `
 }
 

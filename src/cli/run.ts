@@ -29,6 +29,7 @@ const runs: { [Each in Name]: (args: Run<Each>) => number | Promise<number> } = 
   sales: async (args) => (await import('./operate/sales')).sales(args),
   orders: async (args) => (await import('./operate/orders')).orders(args),
   webhooks: async (args) => (await import('./operate/webhooks')).webhooks(args),
+  alerts: async (args) => (await import('./operate/alerts')).alerts(args),
   gateways: async (args) => (await import('./operate/gateways')).gateways(args),
   meter: async (args) => (await import('./sell/meter')).meterAnswer(args),
   backup: async (args) => (await import('./operate/backup')).backup(args),

@@ -12,6 +12,7 @@ export type Config = {
   facilitator: Facilitator
   stock: Stock | undefined
   webhooks: readonly Webhook[]
+  alerts: readonly Alert[]
   /** sha256 of the file's text, hex. */
   hash: string
 }
@@ -50,3 +51,14 @@ export type Webhook = Omit<TableValues<typeof keys.webhook>, 'url'> & {
   /** Never shown beyond its origin. */
   url: URL
 }
+
+type Places = typeof keys.places
+
+/** A place where operators are told what needs them. */
+export type Alert = {
+  [K in keyof Places]: Omit<TableValues<Places[K]>, 'kind'> & {
+    kind: K
+    /** 16 hex digits, made from the place. */
+    id: string
+  }
+}[keyof Places]

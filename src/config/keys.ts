@@ -3,7 +3,7 @@ import type { Meter } from '../meter/Meter'
 import * as Preset from '../meter/Preset'
 import type { Asset } from '../protocol/Asset'
 import type * as Network from '../protocol/Network'
-import type { Pattern } from '../protocol/Webhook'
+import { alertKinds, type Pattern } from '../protocol/Webhook'
 import * as Headers from './headers'
 import * as K from './kinds'
 import * as V from './values'
@@ -414,6 +414,65 @@ export const webhook = K.keys({
   allowPrivate: K.flag('The endpoint may be a private address or plain http.', false),
 })
 
+export const placeKinds = ['slack', 'discord', 'telegram', 'mail'] as const
+
+const place = {
+  kind: K.required(
+    'Where alerts are sent: slack, discord, telegram or mail.',
+    V.oneOf(placeKinds),
+    '"slack"',
+    undefined,
+  ),
+  about: K.list(`Which alerts: ${alertKinds.join(', ')}; empty: all.`, V.oneOf(alertKinds)),
+  allowPrivate: K.flag(
+    'The place may be a private address, plain http or SMTP without TLS.',
+    false,
+  ),
+}
+const url = K.secret('Slack and Discord: the webhook URL.', V.endpointUrl, {
+  name: 'SLACK_URL',
+  empty: new URL('https://none.invalid'),
+})
+const ofTelegram = { name: 'TELEGRAM_TOKEN', empty: '' }
+const ofMail = { name: 'SMTP_PASSWORD', empty: undefined }
+
+/** The keys of `[[alerts]]` by kind. Secrets are never shown. */
+export const places = {
+  slack: K.keys({ ...place, url }),
+  discord: K.keys({ ...place, url }),
+  telegram: K.keys({
+    ...place,
+    token: K.secret('Telegram: the token of the bot.', V.botToken, ofTelegram),
+    chat: K.required(
+      'Telegram: id of the chat, or `@name` of a channel.',
+      V.filled,
+      '"-100123"',
+      '',
+    ),
+  }),
+  mail: K.keys({
+    ...place,
+    host: K.required('Mail: the SMTP server.', V.host, '"smtp.example.com"', ''),
+    port: K.integer(1, 65_535)('Mail: port; by default 587, with "tls" 465, with "none" 25.'),
+    tls: K.oneOf(['starttls', 'tls', 'none'])(
+      'Mail: STARTTLS is required, TLS from the start, or none, which needs allow_private.',
+      'starttls',
+    ),
+    user: K.filled('Mail: name for the login; without it there is none.'),
+    password: { ...K.secret('Mail: password of it.', V.filled, ofMail), isRequired: false },
+    from: K.required('Mail: address of the sender.', V.mail, '"turnpike@example.com"', ''),
+    to: K.list('Mail: 1 to 8 addresses of the recipients.', V.mail),
+  }),
+}
+
+/** All of them, for the reference page. */
+const alert = Object.fromEntries(
+  Object.entries({ ...places.slack, ...places.telegram, ...places.mail }).map(([name, key]) => [
+    name,
+    { ...key, isRequired: name === 'kind' },
+  ]),
+)
+
 /** The tables of the file. The chains, and the market with its data from them, run until a restart. */
 export const file = K.keys({
   service: K.own<K.TableValues<typeof service>>(K.tableOf(service), true),
@@ -427,4 +486,5 @@ export const file = K.keys({
   stock: K.restart(K.own<K.TableValues<typeof stock> | undefined>(K.tableOf(stock))),
   merchants: K.own<never>(K.arrayOf(K.tableOf(merchant)), true),
   webhooks: K.own<never>(K.arrayOf(K.tableOf(webhook))),
+  alerts: K.own<never>(K.arrayOf(K.tableOf(alert))),
 })

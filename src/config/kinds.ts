@@ -1,4 +1,6 @@
+import * as Lines from './lines'
 import {
+  at,
   child,
   close,
   isWrong,
@@ -152,6 +154,31 @@ export function required<T, const E>(
     schema: { type: 'string', description },
     isRequired: true,
     read: (table, name) => readRequired(table, name, read, example) ?? empty,
+  }
+}
+
+/** A secret, which may only be in the environment: files are copied, committed and shown. */
+export function secret<T, const E>(
+  description: string,
+  read: Read<T>,
+  { name, empty }: { name: string; empty: E },
+): Key<T | E> {
+  return {
+    schema: {
+      type: 'string',
+      description: `${description} As \`\${NAME}\`, from the environment.`,
+    },
+    isRequired: true,
+    read(table, key) {
+      const { fromEnv } = table.source
+      const isOpen = table.raw[key] !== undefined && !fromEnv.has(Lines.keyOf(at(table, key)))
+      const wrong = `is a secret: write ${key} = "\${${name}}", and set ${name} in the environment`
+      const checked: Read<T> = (value) => (isOpen ? { wrong, hide: true } : read(value))
+      const found = this.isRequired
+        ? readRequired(table, key, checked, `"\${${name}}"`)
+        : readOptional(table, key, checked)
+      return found ?? empty
+    },
   }
 }
 

@@ -1,6 +1,7 @@
 import { parse as parseToml, TomlError } from 'smol-toml'
 import type { Address } from 'viem'
 import type * as Network from '../protocol/Network'
+import { readAlerts } from './alerts'
 import type { Config } from './Config'
 import { crossCheck } from './cross-checks'
 import { baseUrlOf, checkDomains } from './domains'
@@ -128,6 +129,7 @@ function readConfig(
     facilitator: readFacilitator(root, networks),
     stock: readStock(root, networks, overrides.upstream),
     webhooks: readWebhooks(root),
+    alerts: readAlerts(root),
   }
   close(root)
   crossCheck(source, config, [])

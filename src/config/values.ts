@@ -269,6 +269,23 @@ export const endpointUrl: Read<URL> = (value) => {
     : parsed
 }
 
+/** A plain address, without a name. Nothing in it can end a line or begin another address. */
+export const mail = matching(
+  /^[^\s\p{C}<>()[\]\\,;:@"]{1,64}@[A-Za-z0-9.-]{1,255}$/u,
+  'must be a mail address without a name, such as "ops@example.com"',
+)
+
+/** The name or the address of a server, without a port. */
+export const host = matching(
+  /^([A-Za-z0-9.-]+|[0-9a-fA-F:]*:[0-9a-fA-F:.]*)$/,
+  'must be the name of a server, such as "smtp.example.com"',
+)
+
+export const botToken: Read<string> = (value) =>
+  typeof value === 'string' && /^\d{5,20}:[\w-]{30,100}$/.test(value)
+    ? value
+    : { wrong: 'must be the token that @BotFather gave, such as 123456:ABC-DEF', hide: true }
+
 export const ticker = matching(
   /^[A-Z0-9.]{1,12}$/,
   'must be a ticker of capital letters, digits and dots, such as "NVDA"',

@@ -43,7 +43,8 @@ function readEndpoint(table: Table): Endpoint | undefined {
   return url && { id: idOf(url), url, ...rest }
 }
 
-function refusePrivate(table: Table, url: URL): void {
+/** Refuses what only `allow_private` allows. */
+export function refusePrivate(table: Table, url: URL): void {
   const isPlain = url.protocol !== 'https:'
   if (!isPlain && !V.isPrivate(url)) return
   const what = isPlain ? 'must be https' : 'is a private address'

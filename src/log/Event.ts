@@ -289,7 +289,7 @@ export const events = {
     'Start with the key of that account as `DESK_KEY` until its orders are finished.',
   ),
 
-  // Events of webhooks. `endpoint` names one by its id, `origin` is its URL without the path.
+  // Events of webhooks and of places of alerts. `endpoint` names one by its id, `origin` is its URL without the path.
   'webhook-recovered': info('An endpoint takes messages again.'),
   'webhook-failing': warn(
     'Five attempts at an endpoint failed in a row. It gets one attempt at a time until one succeeds.',

@@ -21,10 +21,24 @@ export const eventTypes = [
   'gas.refilled',
   'upstream.refuses',
   'upstream.accepts',
+  'certificate.fails',
+  'certificate.works',
   'budget.spent',
 ] as const
 
 export type EventType = (typeof eventTypes)[number]
+
+/** What an operator is told about by `[[alerts]]`. */
+export const alertKinds = [
+  'gas',
+  'upstream',
+  'undelivered',
+  'network',
+  'certificate',
+  'budget',
+] as const
+
+export type AlertKind = (typeof alertKinds)[number]
 
 /** What an endpoint may list: a type, all types of orders, or all types. */
 export const patterns = [...eventTypes, 'order.*', '*'] as const

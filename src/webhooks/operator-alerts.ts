@@ -1,5 +1,12 @@
-import { gasChanged, networkPaused, networkResumed, upstreamChanged } from '../../db/WebhookEvent'
+import {
+  certificateChanged,
+  gasChanged,
+  networkPaused,
+  networkResumed,
+  upstreamChanged,
+} from '../../db/WebhookEvent'
 import type { WebhookEvent, WebhookLedger } from '../../db/webhooks'
+import type { AlertKind } from '../protocol/Webhook'
 import type { Details } from '../settlement/state/availability'
 
 /** Least time between two events of one condition that is not met, ms. */
@@ -8,7 +15,12 @@ const betweenMs = 60_000
 const paymentsMin = 200n
 
 /** Something that an operator must know when it fails, and when it is well again. */
-type Condition = { name: string; isMet: boolean; event(at: number): WebhookEvent }
+export type Condition = {
+  /** Begins with its kind, and is the same for the failure and for its end. */
+  name: `${AlertKind} ${string}`
+  isMet: boolean
+  event(at: number): WebhookEvent
+}
 
 type NetworkState = Pick<Details, 'network' | 'ready' | 'reason' | 'relayers' | 'cost'>
 
@@ -16,6 +28,8 @@ export type Watched = {
   networks(): readonly NetworkState[]
   /** Routes that sell nothing because the upstream refuses the key of their merchant. */
   refused(): readonly { merchant: string; reason: string }[]
+  /** Each domain of HTTPS; with a reason where clients cannot use it. */
+  certificates(): readonly { domain: string; reason: string | undefined }[]
 }
 
 /**
@@ -33,13 +47,7 @@ export function createConditionWatch(options: {
   const known = new Map<string, { at: number; isOpen: boolean }>()
   return async () => {
     const at = now()
-    const networks = watched.networks()
-    const conditions = [
-      ...networks.map(ofNetwork),
-      ...networks.flatMap(ofRelayers),
-      ...ofRefused(watched.refused(), [...known.keys()]),
-    ]
-    for (const { name, isMet, event } of conditions) {
+    for (const { name, isMet, event } of conditionsOf(watched, [...known.keys()])) {
       const last = known.get(name)
       if (isMet ? !last?.isOpen : last?.isOpen || (last && at < last.at + betweenMs)) continue
       // Set before it is written: after a fault of the storage it is tried again after the same time.
@@ -50,25 +58,41 @@ export function createConditionWatch(options: {
   }
 }
 
+/** The present conditions. `known`: names of those that were not met before. */
+export function conditionsOf(watched: Watched, known: readonly string[]): Condition[] {
+  const networks = watched.networks()
+  return [
+    ...networks.map(ofNetwork),
+    ...networks.flatMap(ofRelayers),
+    ...ofRefused(watched.refused(), known),
+    ...watched.certificates().map(({ domain, reason }): Condition => {
+      const event = (at: number) => certificateChanged(domain, reason, at)
+      return { name: `certificate ${domain}`, isMet: reason === undefined, event }
+    }),
+  ]
+}
+
 function ofNetwork({ network, ready, reason = 'it cannot settle' }: NetworkState): Condition {
   return {
-    name: network,
+    name: `network ${network}`,
     isMet: ready,
     event: (at) => (ready ? networkResumed(network, at) : networkPaused(network, reason, at)),
   }
 }
 
 function ofRelayers({ network, relayers, cost }: NetworkState): Condition[] {
-  return relayers.flatMap(({ relayer, balanceWei }) => {
-    if (balanceWei === undefined || cost.priceWei === 0n) return []
-    const payments = balanceWei / cost.priceWei
-    const gas = { network, relayer, balanceWei, payments }
+  return relayers.flatMap(({ relayer, balanceWei, topUpWei: sendWei = 0n }): Condition[] => {
+    const paymentWei = cost.gas * cost.priceWei
+    if (balanceWei === undefined || paymentWei === 0n) return []
+    const payments = balanceWei / paymentWei
+    const gas = { network, relayer, balanceWei, payments, sendWei }
     const isMet = payments >= paymentsMin
-    return [{ name: `${network} ${relayer}`, isMet, event: (at) => gasChanged(gas, !isMet, at) }]
+    const event = (at: number) => gasChanged(gas, !isMet, at)
+    return [{ name: `gas ${network} ${relayer}`, isMet, event }]
   })
 }
 
-const upstreamOf = 'upstream '
+const upstreamOf = 'upstream ' satisfies Condition['name']
 
 /** A merchant that was refused before and is not now has recovered. */
 function ofRefused(refused: ReturnType<Watched['refused']>, known: readonly string[]): Condition[] {
@@ -78,10 +102,10 @@ function ofRefused(refused: ReturnType<Watched['refused']>, known: readonly stri
     ...reasons.keys(),
     ...before.map((name) => name.slice(upstreamOf.length)),
   ])
-  return [...merchants].map((merchant) => {
+  return [...merchants].map((merchant): Condition => {
     const reason = reasons.get(merchant)
     return {
-      name: upstreamOf + merchant,
+      name: `${upstreamOf}${merchant}`,
       isMet: reason === undefined,
       event: (at) => upstreamChanged(merchant, reason, at),
     }

@@ -41,7 +41,9 @@ export function createPost(options: PostOptions): Post {
     const watch = startWatch(signal)
     watch.arm(options.timeoutMs ?? timeoutMs)
     try {
-      const addresses = await watch.race(addressesOf(resolve, endpoint))
+      const addresses = await watch.race(
+        addressesOf(resolve, hostOf(endpoint.url), endpoint.allowPrivate),
+      )
       const init = initOf(options, endpoint.url, message, watch)
       const response = await connect(endpoint.url, addresses, init, watch)
       response.body?.cancel().catch(() => undefined)
@@ -58,11 +60,11 @@ export function createPost(options: PostOptions): Post {
 const timeoutMs = 10_000
 
 /** Throws when the name has no address, or none that is allowed. */
-async function addressesOf(
+export async function addressesOf(
   resolve: Resolve,
-  { url, allowPrivate }: Pick<Webhook, 'url' | 'allowPrivate'>,
+  hostname: string,
+  allowPrivate: boolean,
 ): Promise<readonly string[]> {
-  const hostname = hostOf(url)
   const found = await resolve(hostname).catch((error: unknown) => {
     throw new UpstreamError('connect', errorCodeOf(error) ?? 'ENOTFOUND')
   })

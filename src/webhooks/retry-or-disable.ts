@@ -1,8 +1,7 @@
 import type { Message, SweepReason, WebhookLedger } from '../../db/webhooks'
-import type { Webhook } from '../config/Config'
 import type { Log } from '../log'
-import { headersOf } from '../protocol/Webhook'
-import type { Post, PostAnswer } from './post'
+import type { EventType } from '../protocol/Webhook'
+import type { PostAnswer } from './post'
 
 /** Messages of one endpoint that are sent at once. */
 const concurrencyMax = 16
@@ -11,7 +10,6 @@ const unwrittenMs = 5_000
 
 export type SendingOptions = {
   ledger: WebhookLedger
-  post: Post
   /** Unix ms. */
   now: () => number
   /** A random number of at least 0 and below 1. */
@@ -23,9 +21,20 @@ export type SendingOptions = {
   log: Log
 }
 
+/** Where messages go: an endpoint of `[[webhooks]]`, or a place of `[[alerts]]`. */
+export type Target = {
+  id: string
+  /** Scheme, host and port, for operators. */
+  origin: string
+  /** Types of events whose messages the commits write. */
+  types: readonly EventType[]
+  /** Sends one message once. Never rejects. */
+  send(message: Pick<Message, 'id' | 'body'>, signal: AbortSignal): Promise<PostAnswer>
+}
+
 /** The state of one endpoint while the process runs. */
 export type Endpoint = {
-  config: Webhook
+  config: Target
   /** Attempts in progress by the `seq` of their message. */
   inFlight: Map<number, Promise<void>>
   /** Failures since the last success that say that the endpoint does not work. */
@@ -38,7 +47,7 @@ export type Endpoint = {
   look: 'no' | 'running' | 'again'
 }
 
-export function createEndpoint(config: Webhook): Endpoint {
+export function createEndpoint(config: Target): Endpoint {
   return {
     config,
     inFlight: new Map(),
@@ -111,11 +120,7 @@ async function send(
   message: Message,
   signal: AbortSignal,
 ): Promise<void> {
-  const { now, post } = options
-  const { id, body } = message
-  const timestamp = Math.floor(now() / 1000)
-  const headers = headersOf({ id, timestamp, body }, endpoint.config.secrets)
-  const answer = await post(endpoint.config, { headers, body }, signal)
+  const answer = await endpoint.config.send(message, signal)
   // The stop of the process ended the attempt: the next start repeats it.
   if ('error' in answer && signal.aborted) return
   try {
@@ -201,7 +206,7 @@ async function disable(
 
 /** The name of an endpoint in log lines, without its path. */
 function nameOf({ config }: Pick<Endpoint, 'config'>) {
-  return { endpoint: config.id, origin: config.url.origin }
+  return { endpoint: config.id, origin: config.origin }
 }
 
 /** When a message that was not accepted is sent again. */

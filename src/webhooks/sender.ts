@@ -1,11 +1,19 @@
 import type { Bounds, Subscriptions, WebhookLedger } from '../../db/webhooks'
-import type { NetworkConfig, Webhook } from '../config/Config'
+import type { Config, NetworkConfig, Webhook } from '../config/Config'
 import type { Log } from '../log'
-import { typesOf } from '../protocol/Webhook'
+import { headersOf, typesOf } from '../protocol/Webhook'
 import type { Meter } from '../settlement/state/metrics'
-import { createConditionWatch, type Watched } from './operator-alerts'
-import { createPost, type PostOptions } from './post'
-import { createEndpoint, type Endpoint, type SendingOptions, sendDue } from './retry-or-disable'
+import { type AlertsWatched, createAlertWatch, type Failed } from './alert-watch'
+import { createConditionWatch } from './operator-alerts'
+import { type Place, type PlaceOptions, placeOf } from './places'
+import { createPost, type Post } from './post'
+import {
+  createEndpoint,
+  type Endpoint,
+  type SendingOptions,
+  sendDue,
+  type Target,
+} from './retry-or-disable'
 
 /** Time between two looks for messages whose time has come or that an operator sends again, ms. */
 const pollMs = 1_000
@@ -14,14 +22,13 @@ const recoverAfterMs = 500
 
 export type WebhooksOptions = {
   ledger: WebhookLedger
-  endpoints: readonly Webhook[]
-  networks: readonly NetworkConfig[]
+  config: Config
   meter: Meter
   log: Log
   /** Unix ms. */
   now: () => number
-  /** How names are resolved, certificates are trusted and time is limited. */
-  posting?: Omit<PostOptions, 'now'> | undefined
+  /** How names are resolved, certificates are trusted and time is limited; for tests. */
+  posting?: (Omit<PlaceOptions, 'now'> & { alertAfterMs?: number }) | undefined
 }
 
 export type Webhooks = ReturnType<typeof startWebhooks>
@@ -31,56 +38,77 @@ export type Webhooks = ReturnType<typeof startWebhooks>
  * nothing.
  */
 export function startWebhooks(options: WebhooksOptions) {
-  const { ledger, meter, now, log } = options
-  let current = options.endpoints
+  const { ledger, meter, now, log, posting } = options
+  const { networks } = options.config
+  let targets: readonly Target[] = []
+  let places: readonly Place[] = []
+  const post = createPost({ ...posting, now })
   const about = 'Attempts and ends of webhook messages.'
   const results = meter.counter('webhooks_total', about, ['result'])
   const sender = createSender({
     ledger,
-    post: createPost({ ...options.posting, now }),
     now,
     random: Math.random,
     ended: (result, by = 1) => {
       if (by > 0) results.inc({ result }, by)
     },
-    gasPerDay: options.networks.flatMap(gasPerDayOf),
+    gasPerDay: networks.flatMap(gasPerDayOf),
     log,
   })
   showWaiting(meter, async () => {
     const counts = await ledger.countWaiting()
-    return new Map([...current.map(({ id }) => [id, 0] as const), ...counts])
+    return new Map([...targets.map(({ id }) => [id, 0] as const), ...counts])
   })
   const fault = (error: unknown) => log('webhook-fault', { error })
   let timer: ReturnType<typeof setInterval> | undefined
-  let look = async () => {}
+  let looks: readonly (() => Promise<void>)[] = []
+  let alerts: ReturnType<typeof createAlertWatch> | undefined
   const poll = () => {
-    look().catch(fault)
+    for (const look of looks) look().catch(fault)
     sender.poll().catch(fault)
   }
-  const apply = (wanted: readonly Webhook[]) => {
-    current = wanted
-    sender.apply(wanted)
+  const apply = (wanted: Config) => {
+    places = wanted.alerts.map((alert) => placeOf(alert, wanted, { ...posting, now, post }))
+    targets = [...wanted.webhooks.map((webhook) => endpointOf(webhook, post, now)), ...places]
+    sender.apply(targets)
     clearInterval(timer)
-    timer = wanted.length === 0 ? undefined : setInterval(poll, pollMs)
+    timer = targets.length === 0 ? undefined : setInterval(poll, pollMs)
   }
-  apply(current)
+  apply(options.config)
   const recover = () => {
     sender.recover().catch(fault)
   }
   // Without endpoints this only gives up messages of removed ones, so it may follow the start.
-  const recovery = current.length === 0 ? setTimeout(recover, recoverAfterMs) : recover()
+  const recovery = targets.length === 0 ? setTimeout(recover, recoverAfterMs) : recover()
   return {
     /** Sends to these endpoints from now on. */
     apply,
     /** Reports what fails and recovers. Call it when each network was checked once. */
-    watch(watched: Watched): void {
-      look = createConditionWatch({ ledger, watched, now })
+    watch(watched: AlertsWatched): void {
+      const { alertAfterMs: lastsMs } = posting ?? {}
+      alerts = createAlertWatch({ ledger, watched, places: () => places, lastsMs, now })
+      looks = [createConditionWatch({ ledger, watched, now }), alerts.look]
     },
+    /** A confirmed payment was not delivered, because its upstream failed. */
+    undelivered: (failed: Failed) => alerts?.undelivered(failed),
     /** Begins nothing new; resolves when nothing is in progress. */
     async stop(limitMs: number): Promise<void> {
       clearInterval(timer)
       if (recovery !== undefined) clearTimeout(recovery)
       await sender.stop(limitMs)
+    },
+  }
+}
+
+/** The endpoint of a configuration, whose messages are signed. */
+export function endpointOf(webhook: Webhook, post: Post, now: () => number): Target {
+  const { id, url, events, secrets } = webhook
+  return {
+    ...{ id, origin: url.origin, types: typesOf(events) },
+    send({ id, body }, signal) {
+      const timestamp = Math.floor(now() / 1000)
+      const headers = headersOf({ id, timestamp, body }, secrets)
+      return post(webhook, { headers, body }, signal)
     },
   }
 }
@@ -159,7 +187,7 @@ export function createSender(options: SenderOptions) {
   )
   return {
     /** Sends to these endpoints from now on. One that answered 410 is tried again. */
-    apply(wanted: readonly Webhook[]): void {
+    apply(wanted: readonly Target[]): void {
       replace(endpoints, wanted)
       subscribe()
       sendAllDue()
@@ -191,7 +219,7 @@ export function createSender(options: SenderOptions) {
 }
 
 /** Keeps the attempts of an endpoint that stays, so that no message is sent twice at once. */
-function replace(endpoints: Map<string, Endpoint>, wanted: readonly Webhook[]): void {
+function replace(endpoints: Map<string, Endpoint>, wanted: readonly Target[]): void {
   for (const [id, endpoint] of endpoints) {
     endpoint.isEnded = true
     if (endpoint.inFlight.size === 0) endpoints.delete(id)
@@ -208,7 +236,7 @@ function isUsed({ isEnded }: Endpoint): boolean {
 }
 
 function subscriptionOf({ config }: Endpoint): Subscriptions['endpoints'][number] {
-  return { endpoint: config.id, origin: config.url.origin, types: typesOf(config.events) }
+  return { endpoint: config.id, origin: config.origin, types: config.types }
 }
 
 /** At most one sweep at a time, and one in ten seconds. */

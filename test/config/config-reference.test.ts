@@ -14,6 +14,13 @@ const root = join(import.meta.dir, '../..')
 const shipped = await Bun.file(join(root, 'merchants.toml')).text()
 type Raw = Record<string, unknown>
 
+/** A place of alerts has the keys of its kind; the one of `everything` is mail. */
+const alertsWith: Readonly<Record<string, string>> = {
+  url: 'slack',
+  token: 'telegram',
+  chat: 'telegram',
+}
+
 /** The shipped file with every possible table. */
 function everything(): Raw {
   const raw = parseToml(shipped) as Raw
@@ -36,6 +43,7 @@ function everything(): Raw {
   Object.assign(tableAt(raw, '[[merchants.routes]]'), route)
   const secret = `whsec_${Buffer.alloc(32, 7).toString('base64')}`
   raw.webhooks = [{ url: 'https://hooks.example.com/a', events: ['*'], secret }]
+  raw.alerts = [{ kind: 'mail', host: 'smtp.example.com', from: 'a@b.test', to: ['c@d.test'] }]
   return raw
 }
 
@@ -115,10 +123,13 @@ describe('each table', () => {
       expect(messages(heading, (raw) => Object.assign(raw, { stranger: 1 }))).toContainEqual(
         expect.stringContaining('unknown key stranger'),
       )
-      for (const [key] of leaves(table))
-        expect(
-          messages(heading, (raw) => Object.assign(raw, { [key]: new Date(0) })),
-        ).not.toContainEqual(expect.stringContaining(`unknown key ${key}`))
+      for (const [key] of leaves(table)) {
+        const kind = heading === '[[alerts]]' ? alertsWith[key] : undefined
+        const change = { ...(kind && { kind }), [key]: new Date(0) }
+        expect(messages(heading, (raw) => Object.assign(raw, change))).not.toContainEqual(
+          expect.stringContaining(`unknown key ${key}`),
+        )
+      }
     })
 
     const integers = leaves(table).filter(([, { type }]) => type === 'integer')

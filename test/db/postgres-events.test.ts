@@ -107,4 +107,30 @@ describe.skipIf(!hasPostgres)('several gateways', () => {
     expect((await stateOf(second)).due).toEqual(['same'])
     for (const books of [first, second]) books.close()
   })
+
+  test('an alert that all of them write at once is written once, and so is its end', async () => {
+    const first = await openBooks(reads)
+    const second = await openBooks(reads, { url: first.url })
+    const alert = { endpoint, origin: 'https://slack.test', subject: 'network base', body: '{}' }
+    const all = (
+      type: 'network.paused' | 'network.resumed',
+      phase: 'begins' | 'ends',
+      at: number,
+    ) =>
+      Promise.all(
+        [first, second, first, second].map(({ webhooks }) =>
+          webhooks.alert({ ...alert, type, phase, at }),
+        ),
+      )
+    const written = [
+      await all('network.resumed', 'ends', begin),
+      await all('network.paused', 'begins', begin),
+      await all('network.resumed', 'ends', begin + 1),
+      await all('network.paused', 'begins', begin + hourMs - 1),
+      await all('network.paused', 'begins', begin + hourMs),
+      await all('network.paused', 'begins', begin + 2 * hourMs),
+    ]
+    expect(written.map((each) => each.filter(Boolean).length)).toEqual([0, 1, 1, 0, 1, 0])
+    for (const books of [first, second]) books.close()
+  })
 })

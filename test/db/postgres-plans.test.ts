@@ -6,7 +6,7 @@ import { spanSql } from '../../db/postgres/sales'
 import { salesSql } from '../../db/sales'
 import { createLedger } from '../../db/sqlite/ledger'
 import { openInMemory } from '../../db/sqlite/open'
-import { isDue } from '../../db/webhooks'
+import { alertSql, isDue } from '../../db/webhooks'
 import { begin, randomRows } from '../harness/book-rows'
 import { hasPostgres } from '../harness/postgres'
 import { openBooks } from '../harness/postgres-books'
@@ -54,6 +54,7 @@ test.skipIf(!hasPostgres)(
       const look = async () => {
         const plans: [string, string][] = [
           ['due', await planOf('due', positional(`SELECT * FROM webhooks WHERE ${isDue}`, {}))],
+          ['alert', await planOf('alert', positional(alertSql, {}))],
         ]
         for (const [name, sql] of Object.entries(statements))
           plans.push([name, await planOf(`plan_${name}`, positional(sql, {}))])

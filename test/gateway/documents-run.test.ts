@@ -211,7 +211,12 @@ describe('the documents', () => {
   test('the parser of the file accepts every block of TOML', () => {
     const key = 'a-long-key'
     const keys = { WEATHER_KEY: key, ASSISTANT_KEY: key, RPC_KEY: key }
-    const env = { PAYOUT: payout, WEBHOOK_SECRET: secret, ...keys }
+    const hook = 'https://hooks.example.com/a'
+    const places = {
+      ...{ SLACK_URL: hook, DISCORD_URL: hook, SMTP_PASSWORD: key },
+      TELEGRAM_TOKEN: `12345:${'a'.repeat(35)}`,
+    }
+    const env = { PAYOUT: payout, WEBHOOK_SECRET: secret, ...keys, ...places }
     const samples = all.filter(({ language, mark }) => language === 'toml' && mark === undefined)
     expect(samples.length).toBeGreaterThan(2)
     for (const { page, line, text } of samples) {

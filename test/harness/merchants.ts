@@ -114,6 +114,7 @@ export function config(merchants: readonly Merchant[]): Config {
     },
     stock: undefined,
     webhooks: [],
+    alerts: [],
     hash: '',
   }
 }

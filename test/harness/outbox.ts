@@ -5,7 +5,7 @@ import type { Webhook } from '../../src/config/Config'
 import { createLog } from '../../src/log'
 import { parseSecret } from '../../src/protocol/Webhook'
 import { createPost, type PostOptions } from '../../src/webhooks/post'
-import { createSender, type SenderOptions } from '../../src/webhooks/sender'
+import { createSender, type SenderOptions, endpointOf as targetOf } from '../../src/webhooks/sender'
 import { secret } from './receiver'
 
 /** Endpoint of a receiver, which takes every event. */
@@ -39,10 +39,10 @@ export async function startSender({ endpoints, posting, bounds, gasPerDay = [], 
   const ledger = createLedger(db)
   const logged: Record<string, unknown>[] = []
   const counts = new Map<string, number>()
-  const create = () =>
-    createSender({
+  const post = createPost({ now, ...posting })
+  const create = () => {
+    const created = createSender({
       ledger: due ? { ...ledger.webhooks, due: due(ledger.webhooks.due) } : ledger.webhooks,
-      post: createPost({ now, ...posting }),
       now,
       random: () => 0.5,
       ended: (result, by = 1) => void counts.set(result, (counts.get(result) ?? 0) + by),
@@ -50,6 +50,10 @@ export async function startSender({ endpoints, posting, bounds, gasPerDay = [], 
       gasPerDay,
       bounds,
     })
+    const apply = (wanted: readonly Webhook[]) =>
+      created.apply(wanted.map((each) => targetOf(each, post, now)))
+    return { ...created, apply }
+  }
   const sender = create()
   sender.apply(endpoints)
   await sender.recover()

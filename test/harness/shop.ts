@@ -154,6 +154,7 @@ export type ShopOptions = {
   orderRetryMs?: number
   clockSkewMaxMs?: number
   transferRateMin?: AppOptions['transferRateMin']
+  posting?: AppOptions['posting']
   /** Keys in addition to the relayer's. */
   env?: Readonly<Record<string, string>>
   /** Also the Uniswap pools, stock tokens and price feeds of `[stock]`. */
@@ -345,6 +346,7 @@ function startGateway(gateway: Gateway, options: ShopOptions): Promise<App.App> 
     clockSkewMaxMs: options.clockSkewMaxMs ?? Number.POSITIVE_INFINITY,
     ...(answersMaxBytes === undefined ? {} : { answersMaxBytes }),
     ...(transferRateMin === undefined ? {} : { transferRateMin }),
+    ...(options.posting === undefined ? {} : { posting: options.posting }),
     ...(refundsMax === undefined ? {} : { refundsMax }),
     ...(orderRetryMs === undefined ? {} : { orderRetryMs }),
   })

@@ -66,6 +66,15 @@ describe('log', () => {
     expect(scrub('Bearer sk-or-v1-0123456789 x')).toBe('Bearer [redacted] x')
   })
 
+  test('secrets of places of alerts are redacted, alone and in a sentence', () => {
+    const bot = `123456789:${'Ab-'.repeat(11)}Ab`
+    const places = [bot, `bot${bot}`, 'services/T0A/B0B/s3cretX', '/api/webhooks/123/s3cret-X_y']
+    for (const secret of places) {
+      expect(scrub(secret)).toContain('[redacted]')
+      expect(scrub(`404 at ${secret} again`)).not.toMatch(/Ab-Ab|s3cret/)
+    }
+  })
+
   test('hashes, addresses and plain paths stay readable', () => {
     const plain = `0x${'1f'.repeat(32)} 0x${'2e'.repeat(20)} /m/weather/forecast http://localhost:4020`
     expect(scrub(plain)).toBe(plain)

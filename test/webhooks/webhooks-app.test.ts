@@ -47,6 +47,7 @@ const shop = await startStockShop({
   edit: (text) => text + webhooks,
   openDatabase: sql.openDatabase,
   refundsMax: 100,
+  posting: { alertAfterMs: 0 },
 })
 afterAll(async () => {
   await shop.stop()
@@ -276,5 +277,34 @@ describe('what is shown', () => {
     expect((await buy(`${shop.url}/m/shop/item`)).status).toBe(200)
     expect(shop.rows('SELECT * FROM webhooks')).toHaveLength(written)
     await other.stop()
+  })
+
+  test('an upstream that fails is an alert with the number of payments, and no page has its secret', async () => {
+    const alerted = startReceiver()
+    const places = `
+[[alerts]]
+kind = "slack"
+url = "${alerted.url}/services/\${ASSISTANT_KEY}"
+allow_private = true
+`
+    expect(await shop.app.reload(shop.edited((text) => text + places))).toEqual([])
+    shop.upstream.script = (_, reply) => reply.send(503)
+    expect((await buy(`${shop.url}/m/shop/item`)).status).toBe(502)
+    await until('it is told', () => alerted.received.length > 0)
+    expect(alerted.received[0]?.path).toBe('/services/assistant-s3cret-key')
+    expect(JSON.parse(alerted.received[0]?.text ?? '').text).toMatch(
+      /^1 payment to shop not delivered\. .* at \/item: the upstream answered 503\.\n/,
+    )
+    const authorization = `Bearer ${shop.secrets.adminToken}`
+    const page = await fetch(`${shop.url}/admin/configuration`, { headers: { authorization } })
+    expect(page.status).toBe(200)
+    const texts = [
+      await page.text(),
+      ...shop.logged,
+      JSON.stringify(shop.rows('SELECT * FROM webhooks')),
+    ]
+    expect(texts[0]).toContain('<h2>Alerts</h2>')
+    for (const text of texts) expect(text.includes('assistant-s3cret-key')).toBe(false)
+    await alerted.stop()
   })
 })

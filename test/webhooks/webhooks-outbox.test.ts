@@ -247,7 +247,12 @@ describe.concurrent('what fails and recovers', () => {
 
   /** Looks at states that a test changes, and returns the types and data of the new messages. */
   async function watching(own: Awaited<ReturnType<typeof subscribed>>) {
-    const states = { ready: true, balanceWei: 10n ** 18n, refused: [] as string[] }
+    const states = {
+      ready: true,
+      balanceWei: 10n ** 18n,
+      refused: [] as string[],
+      certificate: undefined as string | undefined,
+    }
     const clock = { ms: own.clock.ms }
     const look = createConditionWatch({
       ledger: own.webhooks,
@@ -257,11 +262,14 @@ describe.concurrent('what fails and recovers', () => {
             network,
             ready: states.ready,
             reason: 'x'.repeat(1_000),
-            relayers: [{ relayer, ready: true, inFlight: 0, balanceWei: states.balanceWei }],
+            relayers: [
+              { relayer, ready: true, inFlight: 0, balanceWei: states.balanceWei, topUpWei: 7n },
+            ],
             cost: { gas: 100n, priceWei: 1_000n },
           },
         ],
         refused: () => states.refused.map((merchant) => ({ merchant, reason: '401' })),
+        certificates: () => [{ domain: 'a.test', reason: states.certificate }],
       },
       now: () => clock.ms,
     })
@@ -297,14 +305,23 @@ describe.concurrent('what fails and recovers', () => {
     await using own = await subscribed()
     const look = await watching(own)
     const gas = { network, relayer }
-    expect(await look({ balanceWei: 200_000n })).toEqual([])
-    expect(await look({ balanceWei: 199_999n })).toEqual([
-      ['gas.low', { ...gas, balanceWei: '199999', payments: 199 }],
+    expect(await look({ balanceWei: 20_000_000n })).toEqual([])
+    expect(await look({ balanceWei: 19_999_999n })).toEqual([
+      ['gas.low', { ...gas, balanceWei: '19999999', payments: 199, sendWei: '7' }],
     ])
     expect(await look({ balanceWei: 5n })).toEqual([])
-    expect(await look({ balanceWei: 300_000n })).toEqual([
-      ['gas.refilled', { ...gas, balanceWei: '300000', payments: 300 }],
+    expect(await look({ balanceWei: 30_000_000n })).toEqual([
+      ['gas.refilled', { ...gas, balanceWei: '30000000', payments: 300 }],
     ])
+  })
+
+  test('a domain without a good certificate is reported, and when it has one again', async () => {
+    await using own = await subscribed()
+    const look = await watching(own)
+    const domain = 'a.test'
+    const reason = 'its certificate expired'
+    expect(await look({ certificate: reason })).toEqual([['certificate.fails', { domain, reason }]])
+    expect(await look({ certificate: undefined })).toEqual([['certificate.works', { domain }]])
   })
 
   test('a merchant whose key is refused is reported, and when it is accepted again', async () => {

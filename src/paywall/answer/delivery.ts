@@ -87,6 +87,10 @@ export type DeliveryOptions = {
   transferRateMin?: Partial<TransferRateMin> | undefined
   /** Symbol of the asset of a network, for the line of a sale. */
   symbolOf?: ((network: Network.Id) => string | undefined) | undefined
+  /** A payment was confirmed, and its upstream failed. */
+  onUndelivered?:
+    | ((of: { merchant: string; route: string; upstreamStatus: number | undefined }) => void)
+    | undefined
   now: () => number
   /** Milliseconds that never decrease. */
   monotonic: () => number
@@ -374,7 +378,7 @@ async function refuse(
   { request, payment, protocol }: Delivery,
   undelivered: Undelivered,
 ): Promise<never> {
-  const { redeeming, answering, pulse, log } = context
+  const { redeeming, answering, pulse, onUndelivered, log } = context
   const { upstreamStatus } = undelivered
   const problem = redeeming.problem(payment, undelivered, protocol)
   // The token must be on the disk before its buyer has it.
@@ -392,6 +396,7 @@ async function refuse(
   })
   const fields = { requestId: request.requestId, payment: payment.id, upstreamStatus }
   log('payment-undelivered', fields)
+  onUndelivered?.({ ...payment.purpose, upstreamStatus })
   throw problem
 }
 

@@ -35,6 +35,8 @@ export type RelayerStatus = {
   balanceWei?: bigint | undefined
   /** Wei to send to it, where it cannot pay for gas. */
   fundWei?: bigint | undefined
+  /** Wei to send, so that it pays for about a thousand sales. */
+  topUpWei?: bigint | undefined
   /** Its next free account nonce, once that was read. */
   nonce?: number | undefined
   /** Transactions that wait for a block. */
@@ -99,12 +101,14 @@ export function createAvailability(context: Context) {
 function statusOf(context: Context, chain: ChainState): Status {
   const relayers = chain.relayers.map((relayer): RelayerStatus => {
     const reason = pausedBy(relayer)
+    const topUpWei = topUpOf(chain, relayer)
     return {
       relayer: relayer.address,
       ready: reason === undefined,
       inFlight: relayer.open,
       nonce: relayer.next,
-      fundWei: fundOf(chain, relayer),
+      fundWei: isUnfunded(relayer) ? topUpWei : undefined,
+      topUpWei,
       reason,
       remedy: remedyFor(chain, relayer),
       balanceWei: relayer.balanceWei,
@@ -187,9 +191,8 @@ export function remedyFor(chain: ChainState, relayer: Relayer): string | undefin
   return remedyOfReason(pausedBy(relayer) ?? '')
 }
 
-function fundOf(chain: ChainState, relayer: Relayer): bigint | undefined {
-  const { balanceWei } = relayer
-  if (balanceWei === undefined || !isUnfunded(relayer)) return undefined
+function topUpOf(chain: ChainState, { balanceWei }: Relayer): bigint | undefined {
+  if (balanceWei === undefined) return undefined
   return Funding.amountOf(balanceWei, chain.network, chain.head, costOf(chain).gas)
 }
 

@@ -7,7 +7,7 @@ import type { AdminContext } from './sources'
  * headers and secrets by their names, upstreams and nodes by their hosts.
  */
 export function configurationPage({ config, actions, file }: AdminContext): Html {
-  const { service, networks, merchants, facilitator, stock, webhooks, hash } = config
+  const { service, networks, merchants, facilitator, stock, webhooks, alerts, hash } = config
   return html`<h1>Configuration</h1>
 ${
   file === undefined
@@ -72,7 +72,15 @@ ${table(
     ['Events', ({ events }) => events.join(', ')],
   ],
   'No webhooks are configured.',
-)}`
+)}
+${
+  alerts.length > 0 &&
+  html`<h2>Alerts</h2>
+${table('Alerts', alerts, [
+  ['Kind', ({ kind }) => kind],
+  ['About', ({ about }) => about.join(', ') || 'everything'],
+])}`
+}`
 }
 
 function lines(parts: readonly Html[]): Html {

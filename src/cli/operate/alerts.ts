@@ -1,0 +1,53 @@
+import { readFileSync } from 'node:fs'
+import type { Config } from '../../config/Config'
+import { format, parseConfig } from '../../config/merchants'
+import { type PlaceOptions, placeOf } from '../../webhooks/places'
+import { createPost, type PostAnswer } from '../../webhooks/post'
+import { CommandError } from '../Command'
+import type { Run } from '../commands'
+import { unreadable } from '../words'
+
+/**
+ * Sends a test alert to every place of the file, once, and prints what became of each. Returns the
+ * exit code: 1 when one failed, or when there is none.
+ */
+export async function alerts(
+  options: Run<'alerts'>,
+  posting: Partial<PlaceOptions> = {},
+): Promise<number> {
+  const { file, now, out } = options
+  const config = configurationOf(options)
+  if (config.alerts.length === 0)
+    throw new CommandError(`${file} has no [[alerts]]: add one, as docs/alerts.md shows`)
+  const own = { now, ...posting }
+  const post = createPost(own)
+  const body = JSON.stringify({ type: 'test', timestamp: new Date(now()).toISOString(), data: {} })
+  const { signal } = new AbortController()
+  const sent = config.alerts.map(async (alert) => {
+    const { origin, send } = placeOf(alert, config, { ...own, post })
+    const fault = faultOf(await send({ id: '', body }, signal))
+    const result = fault === undefined ? 'sent' : `failed: ${fault}`
+    return { isSent: fault === undefined, line: `${alert.kind.padEnd(8)}  ${origin}  ${result}` }
+  })
+  const results = await Promise.all(sent)
+  for (const { line } of results) out(line)
+  return results.every(({ isSent }) => isSent) ? 0 : 1
+}
+
+/** Throws CommandError with every fault of the file. */
+function configurationOf({ file, env }: Run<'alerts'>): Config {
+  let text: string
+  try {
+    text = readFileSync(file, 'utf8')
+  } catch (error) {
+    throw new CommandError(unreadable(file, error))
+  }
+  const { config, faults } = parseConfig(text, { file, env })
+  if (config === undefined) throw new CommandError(faults.map(format).join('\nturnpike: '))
+  return config
+}
+
+function faultOf(answer: PostAnswer): string | undefined {
+  if ('error' in answer) return answer.error
+  return answer.status >= 200 && answer.status < 300 ? undefined : `status ${answer.status}`
+}
