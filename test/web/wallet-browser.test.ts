@@ -34,6 +34,12 @@ beforeAll(async () => {
   // Permit2 is the only way on one network.
   const adjust = (config: Config): Config => ({
     ...config,
+    merchants: config.merchants.flatMap((each) => {
+      const [first] = each.routes
+      if (each.slug !== 'shop' || first === undefined) return [each]
+      const any = { ...first, path: '', upstreamPath: '', tail: 'optional', params: [] } as const
+      return [each, { ...each, slug: 'open', title: 'Open', routes: [any] }]
+    }),
     networks: config.networks.map((network) =>
       network.id === robinhood
         ? { ...network, asset: { ...network.asset, transfer: ['permit2'] } }
@@ -173,6 +179,23 @@ describe.skipIf(isMissing)('paying on the page of a merchant', () => {
     expect(before.length).toBeGreaterThan(2)
     expect(await payButton().count()).toBe(1)
     expect(signatures()).toBe(1)
+  })
+
+  test('a route of any path asks for the path before it sells', async () => {
+    await open('/m/open')
+    expect(new URL(page.url()).pathname).toBe('/merchants/open')
+    const named = page.getByText('Name the path that you want to buy.')
+    await named.waitFor()
+    expect(await payButton().count()).toBe(0)
+    const path = page.getByLabel('path required')
+    await path.fill('/')
+    expect(await page.locator('.wallet').getAttribute('data-target')).toBe('/m/open/')
+    await path.fill('')
+    await named.waitFor()
+    await path.fill('/item/')
+    expect(await page.locator('.wallet').getAttribute('data-target')).toBe('/m/open/item')
+    expect(await press()).toBe('Paid and delivered.')
+    expect(await violationsOf(page)).toEqual([])
   })
 })
 

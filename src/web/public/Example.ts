@@ -87,13 +87,21 @@ export function fieldsOf(route: Route, of?: Values['of']): Field[] {
   })
 }
 
-/** A tail that is required and not described has one segment of any value. */
+/** A tail that is not described: one segment of any value where it is required, else a whole path. */
 function tailOf(route: Route): Param[] {
   const described = route.params.filter((param) => param.in === 'tail')
-  if (described.length > 0 || route.tail !== 'required') return described
-  const description = 'Further segments of the path, which go to the upstream.'
+  const required = route.tail === 'required'
+  if (described.length > 0 || !(required || asksPath(route))) return described
+  const description = required
+    ? 'Further segments of the path, which go to the upstream.'
+    : 'The path that you want, such as reports/today; / is the root.'
   const schema = { type: 'string' }
-  return [{ name: 'tail', in: 'tail', required: true, description, schema, example: undefined }]
+  return [{ name: 'tail', in: 'tail', required, description, schema, example: undefined }]
+}
+
+/** Whether a route sells any path, so that a person names one before it is sold. */
+export function asksPath({ path, tail, params }: Route): boolean {
+  return path === '' && tail === 'optional' && !params.some((param) => param.in === 'tail')
 }
 
 function isWanted(param: Param): boolean {
@@ -103,8 +111,13 @@ function isWanted(param: Param): boolean {
 function segmentOf({ param, prefix, suffix, fixed, value }: Field): string {
   if (fixed !== undefined) return encode(fixed)
   // The parameter named tail is all further segments.
-  const text = param.name === 'tail' ? value.split('/').map(encode).join('/') : encode(value)
+  const text = param.name === 'tail' ? pathOfText(value) : encode(value)
   return prefix + text + suffix
+}
+
+function pathOfText(value: string): string {
+  const names = value.split('/').filter((name) => name !== '')
+  return names.map(encode).join('/')
 }
 
 function exampleOf({ schema, example }: Param): unknown {

@@ -179,7 +179,10 @@ function form({ merchant, route, example, values }: Chosen): Html {
   return html`<form class="compose" method="get" action="/merchants/${slug}#route" data-path="${Example.pathOf(slug, route)}">
 <input type="hidden" name="route" value="${route.path}">
 ${route.methods.length > 1 && methodField(route.methods, example.method)}
-${fields.map((field, at) => fieldOf(field, `p-${at}`, field.isInBody && hasBody))}
+${fields.map((field, at) => {
+  const isAsked = field.param.in === 'tail' && Example.asksPath(route)
+  return fieldOf(field, `p-${at}`, { isOff: field.isInBody && hasBody, isAsked })
+})}
 ${route.methods.some(Example.takesBody) && bodyField(example.body, !hasBody)}
 ${!isEmpty && html`<button class="plain scriptless">Put these values into the commands</button>`}
 </form>`
@@ -200,7 +203,9 @@ function option(value: string, chosen: string, text = value): Html {
   return html`<option value="${value}"${value === chosen && html` selected`}>${text}</option>`
 }
 
-function fieldOf(field: Example.Field, id: string, isOff: boolean): Html {
+type Shown = { isOff: boolean; isAsked: boolean }
+
+function fieldOf(field: Example.Field, id: string, { isOff, isAsked }: Shown): Html {
   const { param, prefix, suffix, fixed, value, isInBody } = field
   const { name, required, schema, description } = param
   const data = html` data-in="${param.in}" data-name="${name}" data-prefix="${prefix}" data-suffix="${suffix}"`
@@ -211,10 +216,10 @@ function fieldOf(field: Example.Field, id: string, isOff: boolean): Html {
   const isNumber = [schema.type].flat().some((type) => type === 'integer' || type === 'number')
   const control =
     choices === undefined
-      ? html`<input id="${id}" name="p.${name}" value="${value}" spellcheck="false" autocomplete="off"${isNumber && html` inputmode="decimal"`}${hint}${data}>`
+      ? html`<input id="${id}" name="p.${name}" value="${value}" spellcheck="false" autocomplete="off"${isNumber && html` inputmode="decimal"`}${isAsked && html` required`}${hint}${data}>`
       : html`<select id="${id}" name="p.${name}"${hint}${data}>${choices.map((choice) => option(choice, value, choice === '' ? 'not set' : choice))}</select>`
   const also = isInBody && html` data-of="query"${isOff && html` data-off`}`
-  return html`<div class="field"${also}><label for="${id}"><code>${name}</code> <span class="quiet">${required ? 'required' : 'optional'}</span></label>
+  return html`<div class="field"${also}><label for="${id}"><code>${isAsked ? 'path' : name}</code> <span class="quiet">${required || isAsked ? 'required' : 'optional'}</span></label>
 ${control}
 <p class="hint" id="${id}-hint">${description} ${factsOf(param)}</p></div>`
 }

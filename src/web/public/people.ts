@@ -4,6 +4,7 @@ import * as Json from '../../protocol/Json'
 import { type Html, html } from '../html'
 import * as Parts from '../parts'
 import * as Commands from './Commands'
+import * as Example from './Example'
 import { layout, pageHeaders } from './layout'
 import { commandTabs, walletPanel } from './panel'
 
@@ -11,8 +12,8 @@ type Priced = { network: NetworkConfig; amountAtomic: bigint }
 
 /**
  * The same answer with a page as its body, when it is a problem: the status and the headers stay, so
- * the page of a 402 has its challenges, too. The address of a merchant leads to its page. Other
- * answers are returned as they are.
+ * the page of a 402 has its challenges, too. The address of a merchant leads to its page, which
+ * asks for the path where any is sold. Other answers are returned as they are.
  */
 export async function forPeople(
   config: Config,
@@ -21,7 +22,8 @@ export async function forPeople(
 ): Promise<Response> {
   if (response.headers.get('content-type') !== 'application/problem+json') return response
   const { merchant, isWhole } = merchantAt(config, request)
-  if (response.status === 404 && isWhole && merchant !== undefined)
+  const isOpen = merchant?.routes.some(Example.asksPath)
+  if (isWhole && (response.status === 404 || (response.status === 402 && isOpen)) && merchant)
     return new Response(null, { status: 302, headers: { location: `/merchants/${merchant.slug}` } })
   const problem = Json.parse(await response.text())
   if (!Json.isObject(problem)) return response

@@ -9,7 +9,8 @@ const stringLiteral = (text) =>
 
 function segmentOf({ value, dataset }) {
   if (dataset.fixed !== undefined) return encode(value)
-  const text = dataset.name === 'tail' ? value.split('/').map(encode).join('/') : encode(value)
+  const names = () => value.split('/').filter((name) => name !== '')
+  const text = dataset.name === 'tail' ? names().map(encode).join('/') : encode(value)
   return dataset.prefix + text + dataset.suffix
 }
 
@@ -44,6 +45,10 @@ function prepareCompose(form) {
   const show = () => {
     const isOurs = target.value.startsWith('/m/')
     if (isOurs) panel.dataset.target = target.value
+    // A route of any path sells none before one is named.
+    const isNamed =
+      form.querySelector('[required]')?.value !== '' || target.value !== form.dataset.path
+    panel.dataset.missing = isNamed ? '' : 'Name the path that you want to buy.'
     panel.dataset.body = takesBody() ? (body?.value ?? '') : ''
     verb.textContent = panel.dataset.method
     const values = { url: base + panel.dataset.target, body: panel.dataset.body }

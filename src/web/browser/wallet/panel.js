@@ -70,9 +70,10 @@ function offer(panel) {
     return [String(name ?? 'wallet').slice(0, 40), String(icon)]
   })
   const isPaid = paidOf.get(panel) === JSON.stringify(purchase)
+  const { missing } = panel.dataset
   const label = retryOf.get(panel) ?? ((name) => `Pay ${isPaid ? 'again ' : ''}with ${name}`)
   const shown = JSON.stringify(
-    kept ? [kept.what, kept.redeem] : [isPaid, ...names.map(([name]) => label(name))],
+    kept ? [kept.what, kept.redeem] : [missing, isPaid, ...names.map(([name]) => label(name))],
   )
   const done = isOrder(panel) ? 'Your order' : 'Your answer'
   if (kept) showState(panel, 'kept', 'Not delivered yet: fetch it')
@@ -83,7 +84,9 @@ function offer(panel) {
   panel.querySelector('label').hidden = names.length === 0
   rest(panel, kept, names)
   const place = panel.querySelector('.wallets')
-  place.replaceChildren(...(kept ? resuming(panel, kept) : starting(panel, label, names, isPaid)))
+  const buttons = () =>
+    missing ? [element('p', {}, missing)] : starting(panel, label, names, isPaid)
+  place.replaceChildren(...(kept ? resuming(panel, kept) : buttons()))
 }
 
 /** The text of a panel's status before its first purchase. */
