@@ -150,7 +150,7 @@ function giveUp(condition: string): string {
     WHERE ${isWaiting} AND endpoint = $endpoint ${condition} RETURNING seq`
 }
 
-/** How long an alert is sent, ms: about eight attempts. */
+/** How long an alert is sent, ms: nine attempts. */
 const alertMs = 2 * hourMs
 
 const toldAlerts = (condition: string) => `SELECT seq, type, state, created_at FROM webhooks

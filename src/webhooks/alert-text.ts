@@ -1,5 +1,6 @@
 import type { NetworkConfig, Service } from '../config/Config'
 import { isPrivate } from '../config/values'
+import { scrub } from '../log'
 import type { EventType } from '../protocol/Webhook'
 import { etherText } from '../settlement/state/out-of-gas'
 
@@ -34,7 +35,8 @@ export function textOf(
   const { type, timestamp, data }: { type: EventType | 'test'; timestamp: string; data: Data } =
     JSON.parse(body)
   const network = networks.find(({ id }) => id === data.network)
-  const of = (key: string) => escaped(plain(String(data[key] ?? '')))
+  // The message of a node may have a URL with its key.
+  const of = (key: string) => escaped(plain(scrub(String(data[key] ?? ''))))
   const name = escaped(plain(network?.name ?? String(data.network)))
   const ether = (key: string) =>
     etherText(BigInt(String(data[key] ?? 0)), network ?? { ethPriceUsd: 0 })

@@ -79,7 +79,7 @@ const gas = {
 } as const
 const hostile = networkPaused(
   'eip155:8453',
-  'a <!channel> & @everyone *b*\r\nBcc: x@y.z \u202e',
+  'a <!channel> & @everyone *b*\r\nBcc: x@y.z \u202e https://rpc.test/s3cret-key',
   at,
 )
 
@@ -278,7 +278,7 @@ describe('the text', () => {
     expect(byTelegram?.body).toMatchObject({ chat_id: '-100' })
     expect(byTelegram?.body).not.toHaveProperty('parse_mode')
     for (const each of [bySlack?.body.text, byDiscord?.body.content, byTelegram?.body.text])
-      expect([each.split('\n').length, each.includes('\u202e')]).toEqual([4, false])
+      expect([each.split('\n').length, /\u202e|s3cret/.test(each)]).toEqual([4, false])
     const service = { ...naming.service, title: 'Shop\r\nBcc: x@y.z' }
     expect(said(hostile, { ...naming, service }).title).toBe('Shop Bcc: x@y.z: Base cannot settle')
   })
