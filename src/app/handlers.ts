@@ -79,8 +79,20 @@ export function createHandlers(config: Config, retired: RetiredOffers, parts: Ap
         hasMarket: exchange !== undefined,
         pricesOf: (symbol) => exchange?.history.of(symbol) ?? [],
         isReady: ({ id }) => isReady(id),
-        healthOf: (merchant) =>
-          isPaused(merchant.slug) ? 'out-of-service' : availability.availabilityOf(merchant),
+        isDeskReady: () =>
+          config.stock !== undefined &&
+          settlement.isReady(config.stock.network) &&
+          settlement.hasBudget(config.stock.network, 'desk'),
+        healthOf(merchant) {
+          const health = availability.availabilityOf(merchant)
+          return health !== 'out-of-service' && isPaused(merchant.slug) ? 'paused' : health
+        },
+        faultOf(merchant, route) {
+          const url = route.upstream ?? merchant.upstream
+          if (url !== undefined && parts.breaker.isOpen(url.origin, parts.now()))
+            return 'unavailable'
+          return parts.refusals.isClosed(route) ? 'key-refused' : undefined
+        },
       })
     }),
     health: healthOf(config, parts, availability),

@@ -194,6 +194,15 @@ export const stock = K.keys({
   router: contract('SwapRouter02.'),
   quoter: contract('QuoterV2.'),
   registry: contract('Registry of the tokens.'),
+  seller: K.sentence('Who sells, on the page of the stocks. Without it: the operator of `title`.'),
+  restrictions: K.filled(
+    'To whom the tokens are not sold, on the page of the stocks.',
+    'The issuer does not offer these tokens to persons in the United States, and restricts them in Canada, the United Kingdom and Switzerland. Other countries may have rules of their own: check yours before you buy.',
+  ),
+  risk: K.filled(
+    'What a buyer may lose, on the page of the stocks.',
+    'A token follows the price of a stock; it is not the stock, and it gives no vote. Its price can fall, and you can lose all that you paid. The seller does not buy tokens back.',
+  ),
   // Both without a trailing slash.
   issuerUrl: K.own<string | undefined>(K.text('API of the issuer, for halts.').schema),
   explorerUrl: K.own<string | undefined>(K.text('API of a block explorer.').schema),

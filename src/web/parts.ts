@@ -5,20 +5,6 @@ import { type Html, html } from './html'
 
 /** Small parts that several pages have. */
 
-/** Whether a merchant can deliver now. */
-export type MerchantHealth = 'available' | 'partly' | 'unavailable' | 'out-of-service'
-
-const healths: Readonly<Record<MerchantHealth, Html>> = {
-  available: badge('good', 'available'),
-  partly: badge('fair', 'partly available'),
-  unavailable: badge('bad', 'not answering, nothing is charged'),
-  'out-of-service': badge('bad', 'out of service'),
-}
-
-export function healthBadge(health: MerchantHealth): Html {
-  return healths[health]
-}
-
 /** `plain` says nothing about the state. */
 export type Tone = 'good' | 'fair' | 'bad' | 'plain'
 

@@ -26,7 +26,10 @@ let devtools: CDPSession
 let complaints: string[] = []
 beforeAll(async () => {
   if (isMissing) return
-  ;[world, browser] = await Promise.all([testWorld({ exchange: true }), startBrowser()])
+  ;[world, browser] = await Promise.all([
+    testWorld({ exchange: true, baseUrl: 'https://pay.example.com' }),
+    startBrowser(),
+  ])
   const context = await browser.newContext()
   page = await context.newPage()
   devtools = await context.newCDPSession(page)
@@ -318,7 +321,66 @@ describe.skipIf(isMissing)('the page of a merchant', () => {
     }))
 })
 
+describe.skipIf(isMissing)('a browser without a wallet', () => {
+  const joke = '/m/catjoke/joke'
+  const seenIn = async (page: Page) => {
+    const parts = ['.qr', '.on-phone a', '.funds summary', '.wallets button']
+    const seen = await Promise.all(parts.map((part) => page.locator(part).first().isVisible()))
+    return parts.filter((_, at) => seen[at])
+  }
+
+  test('a phone gets links into wallets, a desktop a code, and a browser without scripts both', async () => {
+    for (const [width, javaScriptEnabled, parts] of [
+      [1280, true, ['.qr', '.funds summary']],
+      [390, true, ['.on-phone a', '.funds summary']],
+      [1280, false, ['.qr', '.on-phone a', '.funds summary']],
+      [390, false, ['.qr', '.on-phone a', '.funds summary']],
+    ] as const)
+      await look({ viewport: { width, height: 800 }, javaScriptEnabled }, joke, async (page) => {
+        expect([width, await seenIn(page)]).toEqual([width, [...parts]])
+        expect(await widthOf(page)).toBe(width)
+        if (!javaScriptEnabled) return
+        await page.evaluate(openAll)
+        await expectNoViolations(page)
+      })
+  })
+
+  test('a browser with a wallet gets neither', async () => {
+    const own = await page.context().newPage()
+    try {
+      await installWallet(own, [], account(1).local())
+      await own.goto(world.url + joke)
+      expect(await seenIn(own)).toEqual(['.funds summary', '.wallets button'])
+    } finally {
+      await own.close()
+    }
+  })
+})
+
 describe.skipIf(isMissing)('the stock tokens', () => {
+  test('a stock that is halted has no button, and another one of the form has', async () => {
+    const own = await page.context().newPage()
+    try {
+      await installWallet(own, [], account(1).local())
+      await own.route('**/api/stock/list', async (route) => {
+        const response = await route.fetch()
+        const list = await response.json()
+        for (const stock of list.stocks) if (stock.symbol === 'NVDA') stock.status = 'halted'
+        await route.fulfill({ response, json: list })
+      })
+      await own.goto(`${world.url}/stocks?symbol=NVDA`)
+      await own.getByText('The issuer has halted this stock.').waitFor()
+      const pays = own.getByRole('button', { name: 'Pay with' })
+      const nvidia = own.getByRole('link', { name: 'Buy NVDA' })
+      expect([await pays.count(), await nvidia.count()]).toEqual([0, 0])
+      await own.getByLabel('Stock', { exact: true }).selectOption('AMZN')
+      await pays.waitFor()
+      expect(await own.getByText('The issuer has halted this stock.').count()).toBe(0)
+    } finally {
+      await own.close()
+    }
+  })
+
   test('prices and states equal those of the list', () =>
     look({}, '/stocks', async (page, found) => {
       const row = page.locator('tr[data-symbol=NVDA]')

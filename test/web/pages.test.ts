@@ -8,7 +8,9 @@ import { publicFacts } from '../../src/web/chains'
 import { escaped } from '../../src/web/html'
 import { priceFrom } from '../../src/web/parts'
 import { linkOf } from '../../src/web/public/catalogue'
+import { elsewhere } from '../../src/web/public/Elsewhere'
 import { createPages, type PagesOptions, sitemapOf } from '../../src/web/public/pages'
+import * as SaleState from '../../src/web/public/SaleState'
 import { configOf, small } from '../harness/config'
 import { merchant, param, route } from '../harness/merchants'
 import { testWorld } from '../harness/world'
@@ -30,7 +32,9 @@ function pages(options: Partial<PagesOptions> = {}) {
     pricesOf: () => [],
     toolOf: () => undefined,
     isReady: () => true,
+    isDeskReady: () => true,
     healthOf: () => 'available',
+    faultOf: () => undefined,
     rateLimit: createRateLimit(),
 
     addressOf: () => '192.0.2.1',
@@ -101,18 +105,80 @@ describe('the catalogue', () => {
     expect(none).toContain('Nothing can be paid at the moment.')
   })
 
-  test('health follows the circuit of the upstream', async () => {
-    const config = { ...configOf(small), merchants: [merchant('one', { routes: [route('/a')] })] }
-    const words = {
-      available: 'available',
-      partly: 'partly available',
-      unavailable: 'not answering, nothing is charged',
-      'out-of-service': 'out of service',
-    } as const
-    for (const health of Object.keys(words) as (keyof typeof words)[]) {
-      const text = await (await pages({ config, healthOf: () => health }).get('/')).text()
-      expect(text).toContain(`>${words[health]}</span>`)
+  const config = { ...configOf(small), merchants: [merchant('one', { routes: [route('/a')] })] }
+  const facts: Record<SaleState.SaleState, Partial<PagesOptions>> = {
+    available: {},
+    partly: { healthOf: () => 'partly' },
+    // Each also has the faults of the states below it, which count less.
+    'out-of-service': { healthOf: () => 'out-of-service', isReady: () => false },
+    paused: { healthOf: () => 'paused', isReady: () => false },
+    unavailable: { healthOf: () => 'unavailable', isReady: () => false },
+    'not-ready': { healthOf: () => 'partly', isReady: () => false, faultOf: () => 'unavailable' },
+    'key-refused': { healthOf: () => 'partly', faultOf: () => 'key-refused' },
+  }
+  for (const [state, given] of Object.entries(facts) as [
+    SaleState.SaleState,
+    typeof facts.paused,
+  ][])
+    test(`a merchant that is ${state} is named so, and has a way to pay only where it sells`, async () => {
+      const { sells, text, badge } = SaleState.states[state]
+      const app = pages({ config, ...given })
+      const [home, page] = await Promise.all(
+        ['/', '/merchants/one'].map(async (path) => (await app.get(path)).text()),
+      )
+      const shown = state === 'key-refused' ? SaleState.states.partly.badge : badge
+      expect(home).toContain(`>${shown}</span>`)
+      // A route may sell nothing while others of its merchant do.
+      expect([home?.includes('Or try it in a terminal'), state]).toEqual([
+        state === 'available',
+        state,
+      ])
+      expect(page).toContain(`data-closed="${sells ? '' : text}"`)
+      expect(page?.includes(`<p class="notice bad">${text}</p>`)).toBe(!sells)
+      for (const pays of ['href="#try"', 'class="elsewhere"', 'class="funds"'])
+        expect([pays, page?.includes(pays)]).toEqual([pays, sells])
+    })
+
+  test('a page of the stocks whose desk takes no order says so, and has no way to pay', async () => {
+    for (const isReady of [true, false]) {
+      const app = pages({ hasMarket: true, isDeskReady: () => isReady })
+      const text = await (await app.get('/stocks')).text()
+      expect(text.includes(SaleState.states['not-ready'].text)).toBe(!isReady)
+      expect(text.includes('Buy a stock</a>')).toBe(isReady)
+      expect(text.includes('class="elsewhere"')).toBe(isReady)
+      // Seller, restrictions and risk come before the panel with the button.
+      const order = ['<dt>Seller</dt>', '<dt>Not for</dt>', '<dt>Risk</dt>', 'class="wallet"']
+      const places = order.map((part) => text.indexOf(part))
+      expect(places).toEqual(places.toSorted((a, b) => a - b))
+      expect(places).not.toContain(-1)
     }
+  })
+
+  test('a page that sells links its own address for wallets of a phone, and shows it as a code', async () => {
+    const text = await (await pages({ config }).get('/merchants/one?route=/a')).text()
+    const address = 'https://pay.example.com/merchants/one?route=%2Fa'
+    const links = [...text.matchAll(/href="(https:[^"]+)"/g)].map(([, href = '']) => href)
+    expect(links).toEqual([
+      `https://metamask.app.link/dapp/${address.slice('https://'.length)}`,
+      `https://go.cb-w.com/dapp?cb_url=${encodeURIComponent(address)}`,
+    ])
+    expect(text).toContain('<svg class="qr"')
+    expect(text).toContain('You need at least 0.005 USDC here.')
+    // A wallet opens only https, and no phone reaches a private address.
+    for (const baseUrl of [
+      'http://pay.example.com',
+      'https://localhost:4020',
+      'https://10.0.0.1',
+    ]) {
+      const service = { ...config.service, baseUrl }
+      const local = pages({ config: { ...config, service } })
+      expect(await (await local.get('/merchants/one')).text()).not.toContain('class="elsewhere"')
+    }
+    const long = `/m/one/a?x=${'y'.repeat(150)}`
+    expect(elsewhere(config.service.baseUrl, long)).toMatchObject({
+      markup: expect.not.stringContaining('<svg'),
+    })
+    expect(elsewhere(config.service.baseUrl, `${long}${'y'.repeat(2000)}`)).toBe(false)
   })
 
   test('a second request is a 304, until something changes', async () => {
@@ -396,5 +462,8 @@ function withoutOwn(text: string, { service }: Config): string {
 
 /** The text that remains without every well-formed tag. */
 function withoutTags(text: string): string {
-  return text.replace(/<!doctype html>|<\/?[a-z][a-z0-9]*(?:\s+[a-z-]+(?:="[^"<>]*")?)*\s*>/g, '')
+  return text.replace(
+    /<!doctype html>|<\/?[a-z][a-z0-9]*(?:\s+[a-zA-Z-]+(?:="[^"<>]*")?)*\s*\/?>/g,
+    '',
+  )
 }

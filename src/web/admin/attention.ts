@@ -4,8 +4,9 @@ import { scrub } from '../../log'
 import type { Details } from '../../settlement/state/availability'
 import { type Html, html } from '../html'
 import type { Tone } from '../parts'
+import { qr } from '../qr'
 import type { Sum } from './figures'
-import { coin, coinAndUsd, duration, percent, qr } from './parts'
+import { coin, coinAndUsd, duration, percent } from './parts'
 import type { AdminContext } from './sources'
 
 type Priced = Pick<NetworkConfig, 'name' | 'ethPriceUsd'>

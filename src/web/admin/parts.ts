@@ -1,4 +1,3 @@
-import { encode } from 'uqr'
 import { type Asset, usdText } from '../../books/Books'
 import * as Amount from '../../protocol/Amount'
 import { type Html, html } from '../html'
@@ -119,15 +118,6 @@ export function facts(pairs: readonly (readonly [name: string, value: Cell | und
   return html`<dl class="facts">${pairs.map(
     ([name, value]) => value !== undefined && html`<div><dt>${name}</dt><dd>${value}</dd></div>`,
   )}</dl>`
-}
-
-/** A QR code as an image; `label` says what it is for. */
-export function qr(text: string, label: string): Html {
-  const { data, size } = encode(text, { ecc: 'M', border: 4 })
-  const path = data
-    .flatMap((row, y) => row.map((dark, x) => (dark ? `M${x} ${y}h1v1h-1z` : '')))
-    .join('')
-  return html`<svg class="qr" viewBox="0 0 ${size} ${size}" role="img" aria-label="${label}" shape-rendering="crispEdges"><rect width="${size}" height="${size}" fill="#fff"/><path d="${path}" fill="#000"/></svg>`
 }
 
 /** Bars of equal width, one for each value. Values are millionths of a USD. */

@@ -4,13 +4,8 @@ import { type Html, html } from '../html'
 import * as Parts from '../parts'
 import * as Commands from './Commands'
 import * as Example from './Example'
+import * as SaleState from './SaleState'
 import * as Search from './Search'
-
-/** State that the pages read at each request, from memory. */
-export type Live = {
-  isReady(network: NetworkConfig): boolean
-  healthOf(merchant: Merchant): Parts.MerchantHealth
-}
 
 type Query = { text: string; page: number }
 
@@ -22,7 +17,7 @@ const searchAboveRoutes = 10
 const shownRoutes = 3
 
 /** The first page of a configuration: what is sold, how it is paid, and the merchants. */
-export function createCataloguePage(config: Config): (live: Live, query: Query) => Html {
+export function createCataloguePage(config: Config): (live: SaleState.Facts, query: Query) => Html {
   const entries = Search.entriesOf(config)
   const everything = Search.group(entries)
   const cards = new Map<Merchant, Html>()
@@ -31,7 +26,8 @@ export function createCataloguePage(config: Config): (live: Live, query: Query) 
     const found = Search.find(entries, text)
     const groups = found === entries ? everything : Search.group(found)
     samples ??= samplesOf(config)
-    const sample = samples.find(({ merchant }) => works(merchant, config.networks, live))
+    const stateOf = (merchant: Merchant) => SaleState.of(live, config.networks, merchant)
+    const sample = samples.find(({ merchant }) => stateOf(merchant) === 'available')
     const { shown, current, pages } = Parts.pageOf(groups, page, pageLength)
     const isSearch = text.trim() !== ''
     const linkTo = (to: number) => {
@@ -42,7 +38,7 @@ export function createCataloguePage(config: Config): (live: Live, query: Query) 
       const known = isSearch ? undefined : cards.get(group.merchant)
       const body = known ?? cardBody(group, text)
       if (!isSearch) cards.set(group.merchant, body)
-      return card(group.merchant, live.healthOf(group.merchant), body)
+      return card(group.merchant, stateOf(group.merchant), body)
     }
     return html`${isSearch ? undefined : hero(config, live, sample)}
 <section aria-labelledby="merchants">
@@ -61,7 +57,7 @@ function nothing(text: string): Html {
 <p><a class="button" href="/#merchants">Show all merchants</a></p></div>`
 }
 
-function hero(config: Config, live: Live, sample: Sample | undefined): Html {
+function hero(config: Config, live: SaleState.Facts, sample: Sample | undefined): Html {
   const { service, merchants } = config
   const routes = merchants.flatMap((merchant) => merchant.routes)
   const lead =
@@ -70,7 +66,7 @@ function hero(config: Config, live: Live, sample: Sample | undefined): Html {
   return html`<div class="hero">
 <div><h1>${service.title}</h1>
 <p class="lead">${lead}</p>
-<p class="human">In a browser: open a merchant below, and pay with your browser wallet.</p></div>
+${config.networks.some(live.isReady) && html`<p class="human">In a browser: open a merchant below, and pay with your wallet.</p>`}</div>
 ${sample !== undefined && tryIt(config, sample)}
 ${networkLine(config.networks, live)}
 </div>
@@ -99,14 +95,6 @@ function samplesOf({ merchants }: Config): Sample[] {
   return best.sort(order)
 }
 
-/** Whether a request of a merchant can be paid and answered now. */
-function works(merchant: Merchant, networks: readonly NetworkConfig[], live: Live): boolean {
-  return (
-    live.healthOf(merchant) === 'available' &&
-    Parts.networksOf(networks, merchant).some((network) => live.isReady(network))
-  )
-}
-
 function tryIt({ service }: Config, { merchant, route, example }: Sample): Html {
   const { baseUrl } = service
   const terms = { baseUrl, network: undefined, priceAtomic: route.priceAtomic }
@@ -119,7 +107,7 @@ ${Parts.command('the command', curl?.text ?? '')}
 }
 
 /** The networks as one line, with the state of those that cannot be used now. */
-function networkLine(networks: readonly NetworkConfig[], live: Live): Html {
+function networkLine(networks: readonly NetworkConfig[], live: SaleState.Facts): Html {
   const items = networks.map((network) => {
     const state = live.isReady(network) ? undefined : html` ${Parts.badge('bad', 'not ready')}`
     return html`<li>${Parts.coinOn(network)}${state}</li>`
@@ -136,11 +124,11 @@ function searchForm(text: string): Html {
 </form>`
 }
 
-function card(merchant: Merchant, health: Parts.MerchantHealth, body: Html): Html {
+function card(merchant: Merchant, state: SaleState.SaleState, body: Html): Html {
   const { slug, title, tag, routes } = merchant
   return html`<li class="card">
 <div class="top"><h3 id="m-${slug}"><a href="/merchants/${slug}">${title}</a></h3><span class="price">${Parts.priceFrom(routes)}</span></div>
-<p class="state"><span class="tag">${tag}</span>${Parts.healthBadge(health)}</p>
+<p class="state"><span class="tag">${tag}</span>${SaleState.badgeOf(state)}</p>
 ${body}
 </li>`
 }

@@ -5,9 +5,10 @@ import * as ByUse from '../../paywall/usage/ByUse'
 import { type Html, html } from '../html'
 import * as Parts from '../parts'
 import * as Commands from './Commands'
-import { type Live, linkOf } from './catalogue'
+import { linkOf } from './catalogue'
 import * as Example from './Example'
 import { commandTabs, walletPanel } from './panel'
+import * as SaleState from './SaleState'
 import * as Search from './Search'
 
 /** The choices and the values of a visitor of a merchant's page. */
@@ -45,7 +46,7 @@ export function readQuery(query: URLSearchParams): Query {
 /** The page of a merchant: its routes, and one of them with all that is needed to buy it. */
 export function merchantPage(
   { config, toolOf }: { config: Config; toolOf(route: Route): string | undefined },
-  live: Live,
+  live: SaleState.Facts,
   merchant: Merchant,
   query: Query,
 ): Html {
@@ -55,20 +56,22 @@ export function merchantPage(
   const found = Search.group(Search.find(Search.entriesOf({ merchants: [merchant] }), query.text))
   const matching = found[0]?.routes ?? []
   const route = chosen ?? matching[0] ?? routes[0]
+  const { sells, text } = SaleState.states[SaleState.of(live, config.networks, merchant, route)]
   return html`<nav class="crumbs" aria-label="Breadcrumb"><a href="/#merchants">All merchants</a></nav>
 <div class="head">
 <div class="top"><h1>${title}</h1><span class="price">${Parts.priceFrom(routes)}</span></div>
-<p class="state"><span class="tag">${tag}</span>${Parts.healthBadge(live.healthOf(merchant))}</p>
+<p class="state"><span class="tag">${tag}</span>${SaleState.badgeOf(SaleState.of(live, config.networks, merchant))}</p>
 <p class="lead">${description}</p>
-<p class="actions">${route !== undefined && html`<a class="button" href="#try">${isPlain(route) ? 'Go to payment:' : 'Fill in and pay'} ${Price.short(route)}</a> `}<a href="/m/${slug}/openapi.json">openapi.json for programs</a></p>
-${route !== undefined && html`<p class="quiet">The button opens the form below. Nothing is charged before you confirm in your wallet.</p>`}
+${!sells && html`<p class="notice bad">${text}</p>`}
+<p class="actions">${route !== undefined && sells && html`<a class="button" href="#try">${isPlain(route) ? 'Go to payment:' : 'Fill in and pay'} ${Price.short(route)}</a> `}<a href="/m/${slug}/openapi.json">openapi.json for programs</a></p>
+${route !== undefined && sells && html`<p class="quiet">The button opens the form below. Nothing is charged before you confirm in your wallet.</p>`}
 </div>
 ${
   route === undefined
     ? html`<p class="empty">This merchant sells nothing yet.</p>`
     : html`<div class="shop">
 ${routes.length > 1 && routeList(merchant, { matching, route, query })}
-${routeSection(config, { merchant, route, values, example: Example.compose(slug, route, values), tool: toolOf(route) })}
+${routeSection(config, { merchant, route, values, example: Example.compose(slug, route, values), tool: toolOf(route), closed: text, isReady: live.isReady })}
 </div>`
 }`
 }
@@ -113,6 +116,9 @@ type Chosen = {
   example: Example.Example
   values: Example.Values
   tool: string | undefined
+  /** Why nothing can be paid for the route now, or ''. */
+  closed: string
+  isReady: SaleState.Facts['isReady']
 }
 
 function routeSection(config: Config, chosen: Chosen): Html {
@@ -247,16 +253,22 @@ function factsOf({ schema, in: place }: Param): string {
 
 /** The fields of a request, the 402 that it gets, and the wallet that pays for it. */
 function tryIt(config: Config, chosen: Chosen): Html {
-  const { merchant, route, example } = chosen
+  const { merchant, route, example, closed, isReady } = chosen
   const { method, target, body } = example
-  const offers = Parts.networksOf(config.networks, merchant).map((network) =>
+  const own = Parts.networksOf(config.networks, merchant)
+  const ready = own.filter(isReady)
+  // A payment that is kept may be of a network that is not ready now.
+  const offers = (ready.length === 0 ? own : ready).map((network) =>
     route.meter === undefined ? { network, amountAtomic: route.priceAtomic } : { network },
   )
+  const { service } = config
+  const address = linkOf(merchant, route).replace(/#.*/, '')
+  const page = [service.baseUrl, address] as const
   return html`<section class="try" id="try" aria-labelledby="try-title">
 <h3 id="try-title">Try it</h3>
 ${form(chosen)}
 <p class="request scriptless"><code>${Parts.breakable(target)}</code></p>
-${walletPanel({ method, target, body: body ?? '', offers })}
+${walletPanel({ method, target, body: body ?? '', offers, seller: merchant.title, closed, page })}
 <form class="asking"><span class="method">${method}</span><label class="hidden" for="target">Request</label><input id="target" name="target" value="${target}" spellcheck="false" autocomplete="off"><button class="plain">Ask for the price</button><p class="hint">Shows the terms of payment as programs see them. Nothing is paid.</p></form>
 <div class="answer" aria-live="polite"></div>
 </section>`

@@ -5,17 +5,20 @@ import { searchOf } from '../../http/url'
 import * as Problem from '../../protocol/Problem'
 import { findAsset } from '../assets'
 import { escaped } from '../html'
-import { createCataloguePage, type Live } from './catalogue'
+import { createCataloguePage } from './catalogue'
 import { send, sendPage } from './layout'
 import { merchantPage, readQuery } from './merchant'
 import { forPeople, problemPage } from './people'
+import type * as SaleState from './SaleState'
 import type { Point } from './Sparkline'
 import { stocksPage } from './stocks'
 
-export type PagesOptions = Live & {
+export type PagesOptions = SaleState.Facts & {
   config: Config
   /** Whether `GET /api/stock/list` is served. */
   hasMarket: boolean
+  /** Whether the stock desk can take an order now. */
+  isDeskReady(): boolean
   /** Prices of a stock token in the last day, the oldest first. */
   pricesOf(symbol: string): readonly Point[]
   /** Name of the MCP tool of a route. */
@@ -64,7 +67,8 @@ export function createPages(options: PagesOptions) {
       throw Problem.of('not-found', 'No stocks are sold here. The catalogue lists what is sold.')
     const symbol = new URLSearchParams(searchOf(request.url)).get('symbol') ?? undefined
     const { hasMarket, pricesOf } = options
-    const main = stocksPage(config, config.stock, { isLive: hasMarket, symbol, pricesOf })
+    const state = options.isDeskReady() ? 'available' : 'not-ready'
+    const main = stocksPage(config, config.stock, { isLive: hasMarket, state, symbol, pricesOf })
     const page = { title: 'Stocks', path: '/stocks', main, isPayable: hasMarket } as const
     return sendPage(config, request, page)
   }

@@ -3,6 +3,7 @@ import { publicFacts } from '../chains'
 import { type Html, html } from '../html'
 import { command, dollars } from '../parts'
 import type { Command } from './Commands'
+import { elsewhere, howToGet } from './Elsewhere'
 
 /** A request that can be paid from the page, and what it costs on each network. */
 type Purchase = {
@@ -14,6 +15,14 @@ type Purchase = {
   offers: readonly PageOffer[]
   /** What happens after a press of the button, for the buyer. */
   note?: string
+  /** The least that can be paid, where an offer has no amount. */
+  leastAtomic?: bigint
+  /** Who is paid, as a person would say it. */
+  seller: string
+  /** Why nothing can be paid now; '' where something can. A payment that is kept continues. */
+  closed: string
+  /** The address of the page: URL of the service, path and query. */
+  page: readonly [baseUrl: string, target: string]
 }
 
 const settled =
@@ -26,7 +35,8 @@ type PageOffer = { network: NetworkConfig; amountAtomic?: bigint | undefined }
  * The panel that `wallet.js` fills. The answer comes above the buttons, which then buy it once more. The
  * script asks for a 402 and signs one of its offers; it refuses an offer above the amount here.
  */
-export function walletPanel({ method, target, body, offers, note = settled }: Purchase): Html {
+export function walletPanel(purchase: Purchase): Html {
+  const { method, target, body, offers, note = settled, seller, closed, page } = purchase
   const networks = offers.map(({ network, amountAtomic }) => {
     const { id, chainId, name, asset } = network
     const { address, symbol, decimals } = asset
@@ -34,8 +44,8 @@ export function walletPanel({ method, target, body, offers, note = settled }: Pu
     const facts = publicFacts(network)
     return { id, chain: chainId, name, asset: address, symbol, decimals, amount, ...facts }
   })
-  return html`<section class="wallet" data-method="${method}" data-target="${target}" data-body="${body}" data-networks="${JSON.stringify(networks)}" aria-label="Pay with your wallet">
-<div class="progress" role="status">${note}</div>
+  return html`<section class="wallet" data-method="${method}" data-target="${target}" data-body="${body}" data-networks="${JSON.stringify(networks)}" data-seller="${seller}" data-closed="${closed}" aria-label="Pay with your wallet">
+<div class="progress" role="status">${closed || note}</div>
 <p class="keeps quiet">You may close this page. This browser keeps the payment for 24 hours: open the page again, and it fetches the answer without a second payment.</p>
 <div class="result"></div>
 <label>Network <select name="network">
@@ -47,7 +57,12 @@ ${offers.map(
 </select></label>
 <div class="wallets"></div>
 </section>
-<p class="notice scriptless">Paying in the browser needs JavaScript. The commands need none.</p>`
+${
+  closed === '' &&
+  html`<p class="notice scriptless">Paying in the browser needs JavaScript. The commands need none.</p>
+${elsewhere(...page)}
+${howToGet(offers, purchase.leastAtomic)}`
+}`
 }
 
 /** The assets of networks have 6 decimals. */

@@ -80,7 +80,7 @@ ${faults}
 <p class="request"><span class="method">GET</span> <code>${Parts.breakable(target)}</code></p>
 </div>
 <section class="checkout" aria-labelledby="pay"><h2 id="pay">Pay with a wallet</h2>
-${walletPanel({ method: 'GET', target, body: '', offers })}
+${walletPanel({ method: 'GET', target, body: '', offers, seller: merchant?.title ?? service.title, closed: '', page: [service.baseUrl, target] })}
 </section>
 ${
   faults === false &&

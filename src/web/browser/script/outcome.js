@@ -6,8 +6,8 @@ const headingOf = (panel) => panel.parentElement.querySelector('h2, h3')
 const isOrder = (panel) => headingOf(panel).id === 'order'
 
 /**
- * `state`: '' before, 'busy' until something is signed, 'sent' after that, 'kept' with a payment whose
- * answer can be fetched, 'done' with an answer. style.css hides what would pay a second time.
+ * `state`: of stateOf before and after; 'busy' until something is signed, 'sent' after that. style.css
+ * hides what would pay a second time, and what helps only in another state.
  */
 function showState(panel, state, title) {
   document.querySelector('main').dataset.pay = state

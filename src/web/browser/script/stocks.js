@@ -1,8 +1,8 @@
 // Live prices of the stock tokens, and the links that choose one.
 
-const states = { open: 'good', stale: 'fair' }
-
+/** Shows the state of each token, and lets only those be ordered that can be bought now. */
 async function refresh(table) {
+  const states = JSON.parse(table.dataset.states)
   const status = document.querySelector('.live')
   try {
     const response = await fetch(table.dataset.list, { credentials: 'omit' })
@@ -13,9 +13,13 @@ async function refresh(table) {
       if (row === null) continue
       const field = (name) => row.querySelector(`[data-field=${name}]`)
       field('price').textContent = price === null ? '-' : `$${Number(price).toFixed(2)}`
-      const badge = { class: `badge ${states[state] ?? 'bad'}` }
+      const { tone, sells, text } = states[state] ?? states.closed
+      const badge = { class: `badge ${tone}` }
       field('status').replaceChildren(element('span', badge, String(state).replaceAll('-', ' ')))
+      row.dataset.closed = text
+      row.querySelector('[data-buy]').hidden = !sells
     }
+    dispatchEvent(new Event('turnpike:market'))
     status.textContent = `Prices of ${new Date().toLocaleTimeString([], { timeZoneName: 'short' })}`
   } catch {
     status.textContent = 'Prices are not available now. The next attempt is in 15 seconds.'

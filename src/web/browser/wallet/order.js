@@ -14,11 +14,18 @@ function prepareOrder(form) {
   if (kept !== undefined)
     for (const [name, value] of new URLSearchParams(kept.slice(orderKey.length)))
       if (form.elements[name]) form.elements[name].value = value.trim()
+  const { closed } = panel.dataset
+  const close = () => {
+    const row = document.querySelector(`tr[data-symbol="${CSS.escape(symbol.value)}"]`)
+    panel.dataset.closed = closed || row?.dataset.closed || ''
+    panel.dispatchEvent(new Event('turnpike:changed'))
+  }
+  addEventListener('turnpike:market', close)
   let latest = 0
   const change = async () => {
     const query = `symbol=${encodeURIComponent(symbol.value)}&usdg=${encodeURIComponent(usdg.value)}`
     panel.dataset.target = `/api/stock/buy?${query}`
-    panel.dispatchEvent(new Event('turnpike:changed'))
+    close()
     latest += 1
     const own = latest
     const response = await fetch(`/api/stock/quote?${query}`, { credentials: 'omit' })

@@ -61,32 +61,43 @@ const shownOf = new WeakMap()
 /** The last purchase of a panel that got its answer. */
 const paidOf = new WeakMap()
 
+/**
+ * The state of a panel between payments, from what the page, this browser and its wallets say: only
+ * `ready` and `done` have buttons that pay. showState names the states of a payment under way.
+ */
+function stateOf({ kept, isPaid, closed, names, missing }) {
+  if (kept) return 'kept'
+  if (isPaid) return 'done'
+  if (closed) return 'closed'
+  if (names.length === 0) return 'no-wallet'
+  return missing ? 'missing' : 'ready'
+}
+
 /** The buttons of a panel: one for each wallet, or one to continue a kept payment. */
 function offer(panel) {
   if (panel.dataset.busy === 'true') return
   const purchase = purchaseOf(panel)
   const kept = storeOf(purchase).read()
-  const names = walletsNow().map(({ info: { name, icon } }) => {
+  const { closed, missing } = panel.dataset
+  const found = walletsNow().map(({ info: { name, icon } }) => {
     return [String(name ?? 'wallet').slice(0, 40), String(icon)]
   })
+  const names = closed ? [] : found
   const isPaid = paidOf.get(panel) === JSON.stringify(purchase)
-  const { missing } = panel.dataset
+  const state = stateOf({ kept, isPaid, closed, names, missing })
+  const pays = state === 'missing' ? [] : names
   const label = retryOf.get(panel) ?? ((name) => `Pay ${isPaid ? 'again ' : ''}with ${name}`)
   const shown = JSON.stringify(
-    kept ? [kept.what, kept.redeem] : [missing, isPaid, ...names.map(([name]) => label(name))],
+    kept ? [kept.what, kept.redeem] : [state, closed, ...pays.map(([name]) => label(name))],
   )
   const done = isOrder(panel) ? 'Your order' : 'Your answer'
-  if (kept) showState(panel, 'kept', 'Not delivered yet: fetch it')
-  else if (isPaid) showState(panel, 'done', done)
-  else showState(panel, '')
+  showState(panel, state, { kept: 'Not delivered yet: fetch it', done }[state])
   if (shownOf.get(panel) === shown) return
   shownOf.set(panel, shown)
   panel.querySelector('label').hidden = names.length === 0
-  rest(panel, kept, names)
+  rest(panel, state)
   const place = panel.querySelector('.wallets')
-  const buttons = () =>
-    missing ? [element('p', {}, missing)] : starting(panel, label, names, isPaid)
-  place.replaceChildren(...(kept ? resuming(panel, kept) : buttons()))
+  place.replaceChildren(...(kept ? resuming(panel, kept) : starting(panel, label, pays, isPaid)))
 }
 
 /** The text of a panel's status before its first purchase. */
@@ -95,12 +106,17 @@ const restingOf = new WeakMap()
 const retryOf = new WeakMap()
 
 /** Sets the status before a purchase. A kept payment was signed already, so its status is hidden. */
-function rest(panel, kept, names) {
+function rest(panel, state) {
   const text = restingOf.get(panel)
-  if (text === undefined) return
+  const { closed, missing } = panel.dataset
+  const other = { closed: [closed], missing: [missing], 'no-wallet': noWallet() }[state]
+  if (text === undefined) {
+    if (other === undefined) return
+    restingOf.set(panel, '')
+  }
   const status = panel.querySelector('.progress')
-  status.hidden = kept !== undefined
-  status.replaceChildren(...(names.length === 0 ? noWallet() : [text]))
+  status.hidden = state === 'kept'
+  status.replaceChildren(...(other ?? [text]))
 }
 
 function resuming(panel, { redeem, what }) {
