@@ -67,6 +67,7 @@ export const service = K.keys({
   mppOrder: K.own<readonly Network.Id[]>(
     strings('Order of MPP challenges: "base", "robinhood", then the others by default.'),
   ),
+  x402V1: K.flag('Takes x402 version 1, too: clients such as x402-fetch and x402-axios.', true),
   stopSeconds: K.integer(0, 600)('Longest time that a stop waits for paid requests.', 30),
   settleWaitSeconds: K.integer(1, 300)('Longest wait of a buyer for a settlement.', 25),
   confirmTwiceAboveAtomic: K.amountOrOff(

@@ -8,7 +8,7 @@ import { corsHeaders, toResponse, unknownError } from '../http/problem'
 import * as RateLimit from '../http/rate-limit'
 import type { Log } from '../log'
 import * as Facilitation from '../protocol/Facilitation'
-import type * as Network from '../protocol/Network'
+import * as Network from '../protocol/Network'
 import * as Problem from '../protocol/Problem'
 import * as Sponsoring from '../protocol/Sponsoring'
 import type { Settlement } from '../settlement/settlement'
@@ -45,7 +45,11 @@ type FacilitatorOptions = {
 }
 
 /** The client's key (http/client.ts), and the hash of the API key if the request has one. */
-type Caller = Pick<Call, 'operation' | 'key'> & { keyHash: Hex | undefined }
+type Caller = Pick<Call, 'operation' | 'key'> & {
+  keyHash: Hex | undefined
+  /** Its API key and its Idempotency-Key, else a value of this call alone. */
+  call: string
+}
 
 /** Resource servers may echo long extensions, but real payments are shorter than this. */
 const bodyMaxBytes = 256 * 1024
@@ -84,7 +88,7 @@ type Call = {
   limit: Record<string, string>
 }
 
-/** The x402 v2 facilitator over HTTP: `/supported`, `/verify`, `/settle`. */
+/** The x402 facilitator over HTTP: `/supported`, `/verify`, `/settle`. */
 export function createFacilitator(options: FacilitatorOptions) {
   const facilitating = facilitatingOf(options)
   return {
@@ -115,6 +119,7 @@ function facilitatingOf(options: FacilitatorOptions) {
   return {
     ...options,
     networks,
+    takesV1: config.service.x402V1,
     policy,
     waitMs: facilitator.settleWaitSeconds * 1000,
     /** Networks with at least one accepted asset. */
@@ -160,14 +165,17 @@ function route(
   })
 }
 
-async function answer(facilitating: Facilitating, call: Call): Promise<Response> {
-  const { operation, request, key, requestId, limit } = call
+async function answer(facilitating: Facilitating, incoming: Call): Promise<Response> {
+  const { operation, request, key, requestId, limit } = incoming
   const { apiKeyHashes } = facilitating.config.facilitator
   const keyHash = authorize(apiKeyHashes, request.headers)
-  const subject = await read(facilitating, request, { operation, key, keyHash })
+  const isKeyed = operation === 'settle' && keyHash !== undefined
+  const idempotencyKey = isKeyed ? idempotencyKeyOf(request.headers) : undefined
+  // The chain publishes all of a payload of version 1, so only its caller can tell calls apart.
+  const call = idempotencyKey === undefined ? crypto.randomUUID() : `${keyHash} ${idempotencyKey}`
+  const subject = await read(facilitating, request, { operation, key, keyHash, call })
   const headers = { ...common, ...limit, 'X-Request-Id': requestId }
   if (operation === 'verify') return verify(facilitating, subject, headers)
-  const idempotencyKey = keyHash === undefined ? undefined : idempotencyKeyOf(request.headers)
   const client = keyHash ?? key
   return settle(facilitating, { subject, idempotencyKey, requestId, client }, headers)
 }
@@ -262,7 +270,12 @@ function answerSupported(facilitating: Facilitating): Response {
     if (facilitatorAddress === undefined) return []
     return { x402Version, scheme: 'upto', network, extra: { facilitatorAddress } }
   })
-  const kinds = [...exact, ...upto]
+  const version1 = ready.flatMap(({ id, asset }) => {
+    const network = facilitating.takesV1 ? Network.v1NameOf(id) : undefined
+    if (network === undefined || !asset.transfer.includes('eip3009')) return []
+    return { x402Version: 1, scheme: 'exact', network }
+  })
+  const kinds = [...exact, ...upto, ...version1]
   const body = JSON.stringify({ kinds, extensions, signers: { 'eip155:*': relayers } })
   const headers = { ...common, 'Cache-Control': 'public, max-age=5' }
   return new Response(body, { headers })
@@ -331,7 +344,8 @@ function conflict(detail: string, { request }: CheckedRequest): Problem.ProblemE
   const { payer, requirements } = request
   const members = {
     ...{ success: false, errorReason: 'idempotency_conflict', errorMessage: detail },
-    ...{ transaction: '', network: requirements.network, payer, field: 'Idempotency-Key' },
+    ...{ transaction: '', network: Facilitation.networkNameIn(request, requirements.network) },
+    ...{ payer, field: 'Idempotency-Key' },
   }
   return Problem.of('idempotency-conflict', detail, { members })
 }
@@ -347,26 +361,27 @@ function notReady(state: { detail: string; retryAfterSeconds: number }): Problem
 
 type Answered = Exclude<Settled, { kind: 'unavailable' | 'conflict' }>
 
-function toJson(settled: Answered, { request, network }: CheckedRequest): object {
+function toJson(settled: Answered, { request, network: { id } }: CheckedRequest): object {
   const { payer } = request
+  const network = Facilitation.networkNameIn(request, id)
   switch (settled.kind) {
     case 'success': {
       const { transaction, transfer } = settled.payment
       const amount = String(transfer.amountAtomic)
-      return { success: true, payer, transaction, network: network.id, amount }
+      return { success: true, payer, transaction, network, amount }
     }
     case 'void':
-      return { success: true, payer, transaction: '', network: network.id, amount: '0' }
+      return { success: true, payer, transaction: '', network, amount: '0' }
     case 'pending': {
       const transaction = settled.payment?.transaction ?? ''
       const errorReason = 'settlement_pending'
       const errorMessage = 'The transfer is not confirmed yet; ask again with the same call.'
       const pending = { success: false, status: 'pending', errorReason, errorMessage }
-      return { ...pending, payer, transaction, network: network.id }
+      return { ...pending, payer, transaction, network }
     }
     case 'failed': {
       const { reason: errorReason, detail: errorMessage, transaction } = settled
-      return { success: false, errorReason, errorMessage, payer, transaction, network: network.id }
+      return { success: false, errorReason, errorMessage, payer, transaction, network }
     }
   }
 }

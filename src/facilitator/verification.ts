@@ -22,6 +22,8 @@ export type VerificationOptions = {
   /** Sends the approves that payers sign; undefined when there is no sponsor. */
   sponsor: ApprovalSponsor | undefined
   networks: readonly Network.Network[]
+  /** Whether it serves x402 version 1, too. */
+  takesV1: boolean
   policy: Policy.Policy
   /** Accounts that send settlements: payers of `upto` name one of them. */
   relayers: readonly Address[]
@@ -59,11 +61,11 @@ type Verification =
 
 /** Reads a request. Faults are answered 400: `invalid_network` and those of `parse`. */
 export function openRequest(
-  { sponsor, networks, now }: VerificationOptions,
+  { sponsor, networks, takesV1, now }: VerificationOptions,
   body: Uint8Array,
-  { operation, keyHash }: Pick<CheckedRequest, 'operation' | 'keyHash'>,
+  { operation, keyHash, call }: Pick<CheckedRequest, 'operation' | 'keyHash'> & { call: string },
 ): Unidentified | Fault {
-  const parsed = Facilitation.parse(body)
+  const parsed = Facilitation.parse(body, takesV1 ? { call } : undefined)
   if ('code' in parsed) return parsed
   const { request, extensions } = parsed
   const { requirements } = request

@@ -66,6 +66,7 @@ function itemsOf(
         ? {}
         : { mostAtomic: route.priceAtomic, isByUse: mayBeByUse(merchant) }),
       extensions: [Bazaar.extension(merchant, route, method)],
+      takesV1: service.x402V1,
       ...(twin !== undefined && route.methods.includes(twin) ? { twin: idOf(twin) } : {}),
       ...(retired.length === 0 ? {} : { retired }),
     }

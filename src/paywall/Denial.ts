@@ -92,10 +92,14 @@ export function otherRequest({ upto }: Payment['transfer']): Problem.ProblemErro
  */
 export function otherCredential(): Problem.ProblemError {
   return mismatch(
-    'This payment was started by another form of the credential. Send the same PAYMENT-SIGNATURE ' +
-      'again, or the Idempotency-Key or the Payment-Redeem token that belongs to the payment.',
+    'The credential does not continue this payment. Send the PAYMENT-SIGNATURE that started it, or the ' +
+      'Idempotency-Key or the Payment-Redeem token that belongs to it. An X-PAYMENT of x402 version 1 ' +
+      'needs its key or token, because the chain publishes all of it.',
   )
 }
+
+/** What a buyer does whose credential alone does not continue its payment. */
+export const continueNext = 'Send redeem.token as Payment-Redeem in place of the credential.'
 
 /**
  * The problem of a transfer that is not confirmed. Every product uses it for outcomes. 402 only

@@ -12,11 +12,12 @@ import { withApproval } from '../settlement/sponsorship'
 import type { PaymentRequest } from '../settlement/state/state'
 import type { Authorized } from '../settlement/upto/authorize'
 import { failingOf, failureHeaders } from './answer/receipts'
-import { redeemTokenHash } from './answer/undelivered'
+import { continuationTokens, findByToken } from './answer/undelivered'
 import {
   type Asked,
   assertSigned,
   type CredentialOptions,
+  legacyResponse,
   type Named,
   type Presentation,
   present,
@@ -139,7 +140,10 @@ export async function buy<S extends Sale>(shop: Shop<S>, sale: S): Promise<Respo
     const isClear = presented.alternatives.length === 0
     const presentation = isClear ? presented : await chooseAlternative(settlement, presented)
     named = presentation
-    return await spend(shop, sale, presentation)
+    const response = await spend(shop, sale, presentation)
+    const legacy = legacyResponse(sale.presented, response.headers.get('payment-response'))
+    if (legacy !== undefined) response.headers.set('x-payment-response', legacy)
+    return response
   } catch (error) {
     shop.tally.of(sale.item).failed++
     if (!(error instanceof Problem.ProblemError)) throw error
@@ -184,7 +188,12 @@ function refuse(
   if (problem.status === 402) {
     return product.challenge(sale, { digest, refusal: { problem, headers } })
   }
-  throw Problem.withHeaders(problem, headers)
+  const all: Readonly<Record<string, string>> = { ...problem.headers, ...headers }
+  const legacy = legacyResponse(presented, all['payment-response'])
+  throw Problem.withHeaders(
+    problem,
+    legacy ? { ...headers, 'x-payment-response': legacy } : headers,
+  )
 }
 
 /** The claim of another request for the product, where such requests wait for each other. */
@@ -262,7 +271,31 @@ async function pay(shop: Shop, checkout: Paying): Promise<Response> {
       : await reserve(shop, checkout, key)
   if ('previous' in taken) return repeat(shop, checkout, taken.previous)
   await assertUnknown(shop, presentation, taken.outcome)
-  return conclude(shop, checkout, taken.outcome)
+  try {
+    return await conclude(shop, checkout, taken.outcome)
+  } catch (error) {
+    throw withToken(shop, checkout, { outcome: taken.outcome, error })
+  }
+}
+
+/**
+ * Adds a token to the problem of a payment that this request made and that its credential alone does
+ * not continue. Only here: any other request with that credential may be that of a reader of the chain.
+ */
+function withToken(
+  { challengeSecrets }: Shop,
+  checkout: Paying,
+  { outcome, error }: { outcome: Outcome | Authorized; error: unknown },
+): unknown {
+  if (!(error instanceof Problem.ProblemError) || error.status === 402) return error
+  const payment = 'payment' in outcome ? outcome.payment : undefined
+  const { purpose = purposeOf(checkout) } = payment ?? {}
+  if (payment === undefined || 'redeem' in error.members) return error
+  if (mayContinue({ purpose, state: 'broadcast' }, checkout)) return error
+  const [token] = continuationTokens(challengeSecrets, payment.id)
+  const detail = `${error.detail} ${Denial.continueNext}`
+  const members = { ...error.members, redeem: { token } }
+  return new Problem.ProblemError({ ...error, detail, members, cause: error.cause })
 }
 
 /** Throws ProblemError when the request cannot be sold, or not for this price. May be called again. */
@@ -478,7 +511,7 @@ export async function redeem<S extends Sale>(
   sale: S,
   token: string,
 ): Promise<Response> {
-  const payment = await shop.settlement.findByRedeemToken(redeemTokenHash(token))
+  const payment = await findByToken(shop, token)
   if (payment === undefined)
     throw Problem.of(
       'invalid-redeem-token',

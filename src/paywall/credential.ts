@@ -11,9 +11,10 @@ import * as Problem from '../protocol/Problem'
 import * as Sponsoring from '../protocol/Sponsoring'
 import * as Transfer from '../protocol/Transfer'
 import * as X402 from '../protocol/X402'
+import * as X402V1 from '../protocol/X402V1'
 import type { Settlement } from '../settlement/settlement'
 import type { ApprovalSponsor } from '../settlement/sponsorship'
-import { redeemTokenHash } from './answer/undelivered'
+import { findByToken } from './answer/undelivered'
 import * as Denial from './Denial'
 import type { Item, RetiredOffer } from './offer/Item'
 
@@ -28,6 +29,8 @@ export type Presented =
 type PresentedX402 = {
   kind: 'x402'
   value: string
+  /** Whether it is in `X-PAYMENT`, the only header that takes version 1. */
+  isLegacy: boolean
   /** Parsed once: before the body is read, and when it is sold. */
   payload?: X402.Parsed | Problem.Fault
   /** The offers of the item that it may pay, compared once. */
@@ -54,7 +57,7 @@ export type Named = {
   bound: boolean
   /** The x402 payment-identifier. */
   identifier?: string | undefined
-  /** Hash of an x402 credential as it was sent; see `mayContinue`. */
+  /** Hash of an x402 credential as it was sent, unless anyone can rebuild it; see `mayContinue`. */
   credentialHash?: string | undefined
 }
 
@@ -79,7 +82,7 @@ export type Presentation = Named & {
 /** The request has no credential. */
 const none: Presented = { kind: 'none' }
 const scheme = /^payment(?: |$)/i
-const redeemToken = /^[A-Za-z0-9_-]{43}$/
+const redeemToken = /^(?:pay_[0-9a-f]{32}\.)?[A-Za-z0-9_-]{43}$/
 
 /**
  * Finds the credential in the headers of a request. A server joins repeated headers with commas,
@@ -97,9 +100,11 @@ export function extract(headers: Headers): Presented {
   const found: Exclude<Presented, { kind: 'none' | 'fault' }>[] = []
   if (authorization !== null && scheme.test(authorization))
     found.push({ kind: 'mpp', value: authorization })
-  if (signature !== null) found.push({ kind: 'x402', value: signature })
+  const isLegacy = legacy !== null
   // Some clients send one value under both the v2 and the v1 name.
-  if (legacy !== null && legacy !== signature) found.push({ kind: 'x402', value: legacy })
+  if (signature !== null && signature !== legacy)
+    found.push({ kind: 'x402', value: signature, isLegacy: false })
+  if (isLegacy) found.push({ kind: 'x402', value: legacy, isLegacy })
   if (redeem !== null) found.push({ kind: 'redeem', token: redeem })
 
   const values = found.map((each) => (each.kind === 'redeem' ? each.token : each.value))
@@ -170,6 +175,8 @@ export function peek(presented: Presented, network: Network): Named | undefined 
   if (presented.kind !== 'x402') return undefined
   const parsed = payloadOf(presented)
   if (Problem.isFault(parsed)) return undefined
+  // What sells by this function has no offers of version 1.
+  if (parsed.network !== undefined) return undefined
   const { method, signed, identifier } = parsed
   const { spender: _, facilitator: __, asset = network.asset.address, ...rest } = signed
   const transfer = { method, network: network.id, chainId: network.chainId, ...rest, asset }
@@ -268,7 +275,8 @@ function x402(
     alternatives: isOnly || chosen.isKeySigned() ? [] : presented.filter((each) => each !== chosen),
     bound: X402.isRouteBound(parsed, { url, method: item.method }),
     identifier: parsed.identifier,
-    credentialHash: sha256(credential.value),
+    // All of a payload of version 1 is on the chain once it is sent, so its bytes prove nothing.
+    credentialHash: parsed.network === undefined ? sha256(credential.value) : undefined,
   }
 }
 
@@ -337,16 +345,39 @@ export function assertSigned(
 }
 
 function payloadOf(presented: PresentedX402): X402.Parsed | Problem.Fault {
-  presented.payload ??= X402.parsePayload(presented.value)
+  const { parsePayload } = presented.isLegacy ? X402V1 : X402
+  presented.payload ??= parsePayload(presented.value)
   return presented.payload
+}
+
+/**
+ * `X-PAYMENT-RESPONSE` for a buyer that paid by version 1, by the `PAYMENT-RESPONSE` of its answer. Any
+ * other buyer gets the same value under both names.
+ */
+export function legacyResponse(
+  presented: Presented,
+  paymentResponse: string | null | undefined,
+): string | undefined {
+  if (presented.kind !== 'x402' || !presented.isLegacy || !paymentResponse) return undefined
+  const payload = payloadOf(presented)
+  if (Problem.isFault(payload) || payload.network === undefined) return undefined
+  return X402V1.responseOf(paymentResponse)
 }
 
 function matchesOf(presented: PresentedX402, payload: X402.Parsed, item: Item): Matches {
   if (presented.matched?.item === item) return presented.matched.matches
   const offers = offersFor(item, payload.signed.amountAtomic)
-  const matches = X402.matchOffer(payload, offers, item.isByUse === true)
+  const matches =
+    payload.network === undefined || item.takesV1
+      ? X402.matchOffer(payload, offers, item.isByUse === true)
+      : noVersion1
   presented.matched = { item, matches }
   return matches
+}
+
+const noVersion1 = {
+  code: 'invalid_x402_version',
+  detail: 'x402 version 1 is not taken here: pay by version 2.',
 }
 
 /**
@@ -368,7 +399,7 @@ function offersFor(
 export type IsPlausible = (presented: Presented, item: Item) => Promise<boolean>
 
 type PlausibilityOptions = Pick<CredentialOptions, 'challengeSecrets' | 'realm'> & {
-  settlement: Pick<Settlement, 'findByRedeemToken'>
+  settlement: Pick<Settlement, 'findByRedeemToken' | 'findById'>
 }
 
 /**
@@ -377,7 +408,7 @@ type PlausibilityOptions = Pick<CredentialOptions, 'challengeSecrets' | 'realm'>
  * among the paid ones.
  */
 export function createPlausibility(options: PlausibilityOptions): IsPlausible {
-  const { settlement, challengeSecrets: secrets, realm } = options
+  const { challengeSecrets: secrets, realm } = options
   return async (presented, item) => {
     if (presented.kind === 'mpp') {
       const parsed = Credential.parse(presented.value)
@@ -389,7 +420,7 @@ export function createPlausibility(options: PlausibilityOptions): IsPlausible {
       return !Problem.isFault(parsed) && !('code' in matchesOf(presented, parsed, item))
     }
     if (presented.kind !== 'redeem') return false
-    return (await settlement.findByRedeemToken(redeemTokenHash(presented.token))) !== undefined
+    return (await findByToken(options, presented.token)) !== undefined
   }
 }
 

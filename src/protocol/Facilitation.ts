@@ -1,13 +1,14 @@
 import { Type } from '@sinclair/typebox'
 import * as Json from './Json'
-import { isCaip2 } from './Network'
+import { isCaip2, ofV1Name, v1NameOf } from './Network'
 import { type Fault, isFault } from './Problem'
 import type { Transfer } from './Transfer'
-import * as X402 from './X402'
+import type * as X402 from './X402'
+import * as X402V1 from './X402V1'
 
 /**
- * The request of a resource server to an x402 v2 facilitator, for `/verify` and `/settle` alike.
- * PaymentTerms.ts has the checks that need no chain. x402-specification-v2.md section 7.
+ * The request of a resource server to an x402 facilitator, for `/verify` and `/settle` alike, in version
+ * 1 or 2. PaymentTerms.ts has the checks that need no chain. x402-specification-v2.md section 7.
  */
 
 /** What the request asks for. The amount of the scheme `upto` has another meaning in each. */
@@ -20,6 +21,8 @@ export type Requirements = ReturnType<typeof readRequirements>
  * Only the members that are needed later: requests wait for a chain, and clients choose their size.
  */
 export type FacilitatorRequest = {
+  /** Whether it is of x402 version 1, and so is its answer. */
+  isV1: boolean
   parsed: Pick<X402.Parsed, 'method' | 'signed'>
   accepted: { scheme: string | undefined; network: string | undefined }
   requirements: Requirements
@@ -28,7 +31,7 @@ export type FacilitatorRequest = {
   /**
    * sha256 (hex) of the canonical payment payload, independent of the order of its members. A
    * repeated call must have the same. The signed part becomes public when it is sent; the rest is
-   * known only to the buyer.
+   * known only to the buyer. Version 1 has only that part, so `call` is in the hash.
    */
   credentialHash: string
   /** URL of what is sold, according to the resource server; may be ''. */
@@ -55,24 +58,34 @@ const requirementsSchema = Type.Object({
   scheme: Type.Union([Type.Literal('exact'), Type.Literal('upto')]),
 })
 
+/** The same in version 1. */
+const requirementsV1Schema = Type.Object({
+  ...Type.Omit(requirementsSchema, ['amount', 'scheme']).properties,
+  network: Type.String({ description: 'Its name in version 1, such as "base".' }),
+  maxAmountRequired: requirementsSchema.properties.amount,
+  scheme: Type.Literal('exact'),
+})
+
 /** Body of `/verify` and `/settle`. */
 export const bodySchema = Type.Object({
-  x402Version: Type.Literal(2),
+  x402Version: Type.Union([Type.Literal(1), Type.Literal(2)]),
   paymentPayload: Type.Object(
     {},
-    { description: 'The payment of x402 v2, as its buyer sent it (protocol/X402.ts reads it).' },
+    { description: 'The payment, as its buyer sent it (protocol/X402V1.ts reads it).' },
   ),
-  paymentRequirements: requirementsSchema,
+  paymentRequirements: Type.Union([requirementsSchema, requirementsV1Schema]),
 })
 const resourceMax = 2048
 
 /**
- * Reads a request body. The payment's extensions are separate. Faults, which no other payment can
+ * Reads a request body, with `version1` also one of version 1, whose calls `call` tells apart. The
+ * payment's extensions are separate. Faults, which no other payment can
  * correct: `invalid_payload`, `invalid_x402_version`, `unsupported_scheme`,
  * `invalid_payment_requirements`.
  */
 export function parse(
   body: Uint8Array,
+  version1?: { call: string },
 ): { request: FacilitatorRequest; extensions: Json.JsonObject | undefined } | Fault {
   let json: Json.JsonObject
   let payload: Json.JsonObject
@@ -82,9 +95,14 @@ export function parse(
   } catch (error) {
     return Json.faultOf(error, 'invalid_payload', 'The request')
   }
-  const parsed = X402.parsePayload(payload)
+  const parsed = X402V1.parsePayload(payload)
   if (isFault(parsed)) return parsed
-  const { accepted } = parsed
+  const { network } = parsed
+  const isV1 = network !== undefined
+  if (isV1 && version1 === undefined) {
+    return { code: 'invalid_x402_version', detail: 'x402Version must be 2.' }
+  }
+  const accepted = isV1 ? { scheme: 'exact', network } : parsed.accepted
   if (accepted === undefined) {
     return { code: 'invalid_payload', detail: 'The payment payload has no accepted.' }
   }
@@ -95,22 +113,36 @@ export function parse(
       const detail = 'paymentRequirements.scheme must be "exact" or "upto".'
       return { code: 'unsupported_scheme', detail }
     }
-    const { method, signed, resource, extensions } = parsed
+    const { method, signed, extensions } = parsed
+    const resource = isV1 ? { url: Json.member(terms, 'resource') ?? null } : parsed.resource
     const request = {
+      isV1,
       parsed: { method, signed },
       accepted: {
         scheme: textOr(accepted, 'scheme'),
         network: textOr(accepted, 'network'),
       },
-      requirements: readRequirements(scheme, terms),
+      requirements: readRequirements(scheme, isV1 ? ofV1(terms) : terms),
       payer: payerOf(payload),
-      credentialHash: hash(payload),
-      resource: textOr(resource ?? {}, 'url')?.slice(0, resourceMax) ?? '',
+      credentialHash: hash(isV1 ? { payload, ...version1 } : payload),
+      resource: (textOr(resource ?? {}, 'url') ?? '').slice(0, resourceMax),
     }
     return { request, extensions }
   } catch (error) {
     return Json.faultOf(error, 'invalid_payment_requirements', 'paymentRequirements')
   }
+}
+
+/** Requirements of version 1 in the members of version 2. */
+function ofV1(terms: Json.JsonObject): Json.JsonObject {
+  const network = ofV1Name(Json.read(terms, 'network', 'text'))
+  if (network === undefined) throw new Json.JsonError('network is none of x402 version 1')
+  return { ...terms, network, amount: String(Json.read(terms, 'maxAmountRequired', 'uint')) }
+}
+
+/** The name of a network in the version of a request. */
+export function networkNameIn({ isV1 }: FacilitatorRequest, id: string): string {
+  return (isV1 ? v1NameOf(id) : undefined) ?? id
 }
 
 /**

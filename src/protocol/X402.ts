@@ -3,7 +3,7 @@ import type { TransferMethod } from './Asset'
 import * as Explanation from './Explanation'
 import { base64url, decodeJson } from './Header'
 import * as Json from './Json'
-import { isCaip2, type Network } from './Network'
+import { isCaip2, type Network, ofV1Name } from './Network'
 import type { Offer, SignedOffer } from './Offer'
 import * as Permit from './Permit'
 import type { Fault } from './Problem'
@@ -111,6 +111,12 @@ export function paymentRequired(input: Omit<PaymentRequired, 'x402Version'>): Pa
   return { x402Version: 2, error, resource, accepts, extensions }
 }
 
+/** The payload in the body of a 402, which is a member of its own beside offers of version 1. */
+export function inBody(body: Json.JsonObject): Json.JsonObject {
+  const whole = Json.member(body, 'x402')
+  return Json.isObject(whole) ? whole : body
+}
+
 /**
  * Extensions that a 402 advertises. `offers` are in the order of `accepts`; other parts declare
  * `more`. `mppx` comes last: `method` is the HTTP method to which mppx binds its nonce. `salt` is
@@ -165,6 +171,8 @@ export type Parsed = {
     /** The account that may settle: signed by the scheme `upto`. */
     facilitator?: Address | undefined
   }
+  /** The network of a payload of version 1 (X402V1.ts), which echoes nothing of the offer. */
+  network?: Network['id']
   accepted: Json.JsonObject | undefined
   resource: Json.JsonObject | undefined
   extensions: Json.JsonObject | undefined
@@ -274,6 +282,11 @@ export function matchOffer(
   }
   const { facilitator } = signed
   let candidates = offers.filter((offer) => isUpto || offer.network.asset.transfer.includes(method))
+  if (parsed.network !== undefined) {
+    candidates = candidates.filter((offer) => offer.network.id === parsed.network)
+    if (candidates.length === 0)
+      return fault('invalid_network', 'network is not offered by this route: take one of accepts.')
+  }
   if (accepted !== undefined) {
     const refusal = checkAccepted(accepted, offers, scheme)
     if (refusal !== undefined) return refusal
@@ -414,9 +427,12 @@ export function isRouteBound(
 /** Network that a payload names, even in a malformed one; undefined when there is none. */
 export function acceptedNetwork(value: string): string | undefined {
   try {
-    const accepted = Json.optional(decodeJson(value, 'either'), 'accepted', 'object')
+    const json = decodeJson(value, 'either')
+    const accepted = Json.optional(json, 'accepted', 'object')
     const network = accepted && Json.member(accepted, 'network')
-    return isCaip2(network) ? network : undefined
+    if (isCaip2(network)) return network
+    const name = Json.member(json, 'network')
+    return typeof name === 'string' ? ofV1Name(name) : undefined
   } catch (error) {
     if (error instanceof Json.JsonError) return undefined
     throw error

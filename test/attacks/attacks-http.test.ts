@@ -328,12 +328,10 @@ describe('paths', () => {
       expect([path, answer.status < 200 || answer.status >= 400]).toEqual([path, true])
       expect([path, answer.status < 500]).toEqual([path, true])
       if (answer.status !== 402) continue
-      const asked = {
-        response: new Response(null, { headers: answer.headers }),
-        body: {},
-        required: JSON.parse(atob(answer.headers.get('payment-required') ?? '')),
-        challenges: challengesOf(new Response(null, { headers: answer.headers })),
-      }
+      const response = new Response(null, { headers: answer.headers })
+      const required = JSON.parse(atob(answer.headers.get('payment-required') ?? ''))
+      const challenges = challengesOf(response)
+      const asked = { response, body: {}, required, whole: required, challenges }
       const headers = await mppUsdc.pay(asked, buyer)
       credentials.add(headers.authorization ?? '')
       const paid = await effects(target, () =>

@@ -98,12 +98,14 @@ async function changeOffers(change: (accepted: Json) => Json): Promise<void> {
     const response = await route.fetch()
     const headers = response.headers()
     const required = JSON.parse(atob(headers['payment-required'] ?? ''))
-    const { accepts = required.accepts, ...body } = await response.json()
+    const body = await response.json()
+    const { accepts = required.accepts, ...whole } = body.x402 ?? body
+    const changedWhole = { ...whole, accepts: accepts.map(change) }
     const encoded = btoa(JSON.stringify({ ...required, accepts: required.accepts.map(change) }))
     await route.fulfill({
       response,
       headers: { ...headers, 'payment-required': encoded },
-      body: JSON.stringify({ ...body, accepts: accepts.map(change) }),
+      body: JSON.stringify(body.x402 ? { ...body, x402: changedWhole } : changedWhole),
     })
   }
   await intercept((route, isPaid) => (isPaid ? undefined : changed(route)))

@@ -107,7 +107,7 @@ describe('supported', () => {
     const exact = networks.map((network) => ({ x402Version: 2, scheme: 'exact', network }))
     const turns = [await kinds(), await kinds(), await kinds()]
     const [a, b] = [named(first.address), named(second.address)]
-    const upto = turns.map((each) => each.slice(3))
+    const upto = turns.map((each) => each.slice(3, 6))
     const orders = [
       [a, b, a],
       [b, a, b],

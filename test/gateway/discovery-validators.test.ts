@@ -120,10 +120,9 @@ describe('the bazaar', () => {
     const extensionsOf = new Map<string, Extension>()
     for (const { resource, accepts, extensions } of items) {
       const { method } = extensions.bazaar.info.input
-      const { required, body } = await ask(resource.replace('http://localhost', world.url), {
+      const { required, whole } = await ask(resource.replace('http://localhost', world.url), {
         method,
       })
-      const whole = body as typeof required
       expect(whole.accepts as unknown, resource).toEqual(accepts)
       const full = whole.extensions.bazaar
       expect(full as unknown).toEqual(extensions.bazaar)

@@ -30,6 +30,8 @@ export type Asked = {
   body: Record<string, unknown>
   challenges: ParsedChallenge[]
   required: Required
+  /** The x402 payload of the body, which has every offer. */
+  whole: Required
 }
 
 export type ParsedChallenge = {
@@ -56,7 +58,12 @@ export async function askedOf(response: Response): Promise<Asked> {
   const required: Required = header === '' ? {} : JSON.parse(atob(header))
   const text = response.status === 402 ? await response.text() : ''
   const body: Record<string, unknown> = text === '' ? {} : JSON.parse(text)
-  return { response, body, required, challenges: challengesOf(response) }
+  return { response, body, required, whole: wholeOf(body), challenges: challengesOf(response) }
+}
+
+/** The x402 payload of the body of a 402, in which offers of version 1 may be beside it. */
+export function wholeOf(body: object): Required {
+  return ('x402' in body ? body.x402 : body) as Required
 }
 
 /** Challenges of a response, each with its parameters as they were sent. */
@@ -281,6 +288,17 @@ export async function payX402(
     ...(options.bare ? {} : { accepted: { ...accept, ...options.accepted } }),
     ...(options.extensions === undefined ? {} : { extensions: options.extensions }),
   })
+}
+
+/** `X-PAYMENT` value of x402 version 1; `members` replace those of the payload. */
+export async function payV1(
+  required: Required,
+  signer: LocalAccount,
+  { members, ...options }: Partial<X402Options> & { members?: Record<string, unknown> } = {},
+): Promise<string> {
+  const terms = { network: 'eip155:8453', method: 'eip3009', ...options } as const
+  const { payload } = JSON.parse(atob(await payX402(required, signer, terms)))
+  return base64({ x402Version: 1, scheme: 'exact', network: 'base', payload, ...members })
 }
 
 /** Decodes a `PAYMENT-RESPONSE` header. */

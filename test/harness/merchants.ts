@@ -86,6 +86,7 @@ export function config(merchants: readonly Merchant[]): Config {
       trustProxy: 0,
       discoveryNetwork: 'eip155:4663',
       mppOrder: ['eip155:8453', 'eip155:4663'],
+      x402V1: true,
       stopSeconds: 30,
       confirmTwiceAboveAtomic: 10_000_000n,
       unsettledMaxAtomic: 1_000_000n,

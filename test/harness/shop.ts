@@ -20,7 +20,6 @@ import {
   payMpp,
   payMppPermit2,
   payX402,
-  type Required,
   wholeChallenges,
   type X402Options,
 } from './buyer'
@@ -428,7 +427,7 @@ export async function sign(url: string, terms: Terms = {}): Promise<Record<strin
   if (scheme === 'x402-eip3009' || scheme === 'x402-permit2') {
     const method = scheme === 'x402-permit2' ? 'permit2' : 'eip3009'
     // When the header is too long, further transfer methods are only in the body.
-    const { accepts = asked.required.accepts } = asked.body as Partial<Required>
+    const { accepts = asked.required.accepts } = asked.whole
     const required = { ...asked.required, accepts }
     const payment = await payX402(required, signer, { ...options, network, method })
     return { 'payment-signature': payment }

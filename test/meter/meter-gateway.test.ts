@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'bun:test'
 import * as Quote from '../../src/meter/Quote'
-import { ask, settlementOf } from '../harness/buyer'
+import { ask, settlementOf, wholeOf } from '../harness/buyer'
 import { bytes, units } from '../harness/meter'
 import { buy, type Scheme, type Shop, sign, startShop, type Terms } from '../harness/shop'
 
@@ -68,8 +68,8 @@ function ceilingOf(body: string): string {
 }
 
 async function pricesOf(init?: RequestInit) {
-  const { challenges, required, body } = await ask(chat(), init)
-  const { accepts = [] } = body as { accepts?: readonly { amount: string }[] }
+  const { challenges, required, whole } = await ask(chat(), init)
+  const { accepts = [] } = whole
   return new Set([
     ...(required.accepts ?? []).map(({ amount }) => amount),
     ...accepts.map(({ amount }) => amount),
@@ -152,11 +152,12 @@ describe('a payment of another amount', () => {
       const credential = await sign(chat(), { scheme, init: posting(small) })
       const response = await pay(credential, large)
       expect(response.status).toBe(402)
-      const { accepts, reason, code } = (await response.json()) as Record<string, unknown>
+      const body = (await response.json()) as Record<string, unknown>
+      const { reason, code } = body
       expect([reason ?? code]).toEqual([
         scheme.startsWith('x402') ? 'invalid_payment_requirements' : 'invalid-challenge',
       ])
-      expect(accepts).toContainEqual(expect.objectContaining({ amount: ceilingOf(large) }))
+      expect(wholeOf(body).accepts).toContainEqual(expect.objectContaining({ amount: ceilingOf(large) }))
       expect([shop.counts(), shop.upstream.requests.length]).toEqual([before, 0])
       // The money has not moved: it still buys what it was signed for.
       expect((await pay(credential, small)).status).toBe(200)

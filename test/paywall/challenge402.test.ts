@@ -37,9 +37,9 @@ describe('a request without a credential', () => {
     expect(response.headers.has('payment-response')).toBe(false)
   })
 
-  test('the body is a problem that mirrors the x402 challenge', async () => {
-    const { body, required } = await ask(item())
-    const { type, title, status, detail, code, ...mirror } = body
+  test('the body is a problem that mirrors the x402 challenge, and offers what version 1 can pay', async () => {
+    const { body, required } = await ask(`${item()}?a=b`)
+    const { type, title, status, detail, code, ...x402 } = body
     expect({ type, title, status, code }).toEqual({
       type: 'https://paymentauth.org/problems/payment-required',
       title: 'Payment Required',
@@ -47,6 +47,24 @@ describe('a request without a credential', () => {
       code: 'payment-required',
     })
     expect(detail).toBeString()
+    const offer = (network: string, asset: string, name: string) => ({
+      scheme: 'exact',
+      network,
+      maxAmountRequired: '5000',
+      resource: 'http://localhost:4020/m/shop/item?a=b',
+      description: '',
+      mimeType: 'application/json',
+      payTo: payee,
+      maxTimeoutSeconds: 300,
+      asset,
+      extra: { name, version: '2' },
+    })
+    const { x402: mirror, ...version1 } = x402
+    expect(version1).toEqual({
+      x402Version: 1,
+      error: 'Payment required',
+      accepts: [offer('base', usdc, 'USD Coin'), offer('base-sepolia', testUsdc, 'USDC')],
+    })
     expect(mirror).toMatchObject({
       x402Version: 2,
       error: 'Payment required',
@@ -243,7 +261,7 @@ describe('MPP challenge', () => {
 
 describe('x402 challenge', () => {
   test('accepts has every network and transfer method, in file order', async () => {
-    const { body } = await ask(item())
+    const { whole } = await ask(item())
     const offer = (network: string, asset: string, extra: object): unknown => ({
       scheme: 'exact',
       network,
@@ -275,7 +293,7 @@ describe('x402 challenge', () => {
         ...upfront,
       }),
     ]
-    expect(body.accepts).toEqual(expected)
+    expect(whole.accepts as unknown[]).toEqual(expected)
   })
 
   test('resource.url is the absolute requested URL', async () => {
@@ -284,8 +302,8 @@ describe('x402 challenge', () => {
   })
 
   test('every extension has info and schema, and that of mppx has the method', async () => {
-    const { required, body } = await ask(item(), { method: 'POST' })
-    const full = body.extensions as typeof required.extensions
+    const { required, whole } = await ask(item(), { method: 'POST' })
+    const full = whole.extensions
     const sponsoring = ['eip2612GasSponsoring', 'erc20ApprovalGasSponsoring']
     const names = ['bazaar', ...sponsoring, 'mppx', 'offer-receipt', 'payment-identifier']
     expect(Object.keys(full).sort()).toEqual(names)
@@ -304,11 +322,10 @@ describe('x402 challenge', () => {
 
   test('each offer is signed by the receipt key, once a minute', async () => {
     const signed = async () => {
-      const { body } = await ask(item())
-      const extension = (body as Asked['required']).extensions['offer-receipt']
+      const extension = (await ask(item())).whole.extensions['offer-receipt']
       return extension?.info.offers as (Offer.SignedOffer & { acceptIndex: number })[]
     }
-    const required = (await ask(item())).body as Asked['required']
+    const required = (await ask(item())).whole
     const offers = await signed()
     expect(offers).toHaveLength(required.accepts.length)
     for (const [index, offer] of offers.entries()) {

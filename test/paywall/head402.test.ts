@@ -9,7 +9,14 @@ import { salts } from '../../src/http/ids'
 import { failureHeaders } from '../../src/paywall/answer/receipts'
 import { type CredentialRefusal, createQuoter, type Quoter } from '../../src/paywall/offer/quote'
 import * as Problem from '../../src/protocol/Problem'
-import { type Accept, ask, challengesOf, payMppPermit2, type Required } from '../harness/buyer'
+import {
+  type Accept,
+  ask,
+  challengesOf,
+  payMppPermit2,
+  type Required,
+  wholeOf,
+} from '../harness/buyer'
 import { payout } from '../harness/config'
 import { close, connect, request } from '../harness/raw'
 import { runs } from '../harness/samples'
@@ -149,7 +156,7 @@ describe('the head of a 402', () => {
         expect(resource.url).toBe(`http://localhost:4020${path}${isTold ? query : ''}`)
         expect(accepts).toHaveLength(3)
         const whole = await ask(shop.url + path + query)
-        expect((whole.body as Required).resource.url).toBe(`http://localhost:4020${path}${query}`)
+        expect(whole.whole.resource.url).toBe(`http://localhost:4020${path}${query}`)
       }
     }
   })
@@ -337,7 +344,8 @@ describe('any file with three networks', () => {
     expect(head.length).toBeLessThanOrEqual(headMaxBytes)
     const headers = headersOf(head)
     const required = requiredOf(headers)
-    const told = JSON.parse(text) as Required & { challenges?: unknown[] }
+    const answered = JSON.parse(text) as Required & { challenges?: unknown[] }
+    const told = wholeOf(answered)
     const ids = assets.map(([id]) => id)
     // Such a host name is unlikely, but must not stop all sales.
     if (file.host.length > 60) return
@@ -357,7 +365,21 @@ describe('any file with three networks', () => {
     if (refusal === undefined) expect(chains).toEqual(expect.arrayContaining(payable))
     expect(chains.length).toBeGreaterThan(0)
     if (payable.length > 0) expect(payable).toContain(`${chains[0]}`)
-    if (chains.length < 3) expect(told.challenges).toHaveLength(3)
+    if (chains.length < 3) expect(answered.challenges).toHaveLength(3)
+    // Version 1 has no other networks, and each entry must be one that its clients know.
+    const named = ['eip155:8453', 'eip155:84532'].filter((id) =>
+      told.accepts.some(
+        ({ network, extra }) => network === id && extra.assetTransferMethod === 'eip3009',
+      ),
+    )
+    expect(answered.x402Version).toBe(named.length === 0 ? 2 : 1)
+    if (named.length > 0)
+      expect(answered.accepts).toMatchObject(
+        named.map((id) => ({
+          network: id === 'eip155:8453' ? 'base' : 'base-sepolia',
+          resource: asked.url,
+        })),
+      )
   }
 
   test('the head is short for any length of the host name', async () => {

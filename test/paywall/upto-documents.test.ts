@@ -3,7 +3,7 @@ import { validate } from 'mppx/discovery'
 import { account } from '../../src/demo/accounts'
 import { createDocuments, type Serve } from '../../src/gateway/documents/documents'
 import * as Upto from '../../src/protocol/Upto'
-import { ask, type Required } from '../harness/buyer'
+import { ask } from '../harness/buyer'
 import { units } from '../harness/meter'
 import { type Shop, startShop } from '../harness/shop'
 import { uptoOffer } from '../harness/upto'
@@ -113,9 +113,9 @@ describe('a route that is offered by upto', () => {
     )
     const listed = items.find(({ resource }) => resource.endsWith('/m/model/chat'))
     // The body has every offer, also those for which the head has no room.
-    const { body } = await ask(`${shop.url}/m/model/chat`, { method: 'POST' })
+    const { whole } = await ask(`${shop.url}/m/model/chat`, { method: 'POST' })
     for (const network of networks) {
-      const offer = uptoOffer(body as Required, network)
+      const offer = uptoOffer(whole, network)
       expect(offer?.extra.facilitatorAddress).toBe(account(0).address)
       expect(listed?.accepts).toContainEqual(offer)
     }
@@ -141,8 +141,7 @@ describe('a route that is not offered by upto', () => {
     ['dear', 'its price is above unsettled_max'],
   ] as const)
     test(`no document names the scheme upto where ${why}`, async () => {
-      const { body } = await ask(`${shop.url}/m/${slug}/chat`, { method: 'POST' })
-      const { accepts } = body as Required
+      const { accepts } = (await ask(`${shop.url}/m/${slug}/chat`, { method: 'POST' })).whole
       expect(accepts.map(({ scheme }) => scheme)).not.toContain('upto')
       const { 'x-payment-info': info, responses } = await operationOf(slug)
       expect(info.price.description).toStartWith('Up to ')

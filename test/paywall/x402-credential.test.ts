@@ -5,7 +5,7 @@ import { decodeFunctionData, type Hex, numberToHex, parseAbi } from 'viem'
 import { account } from '../../src/demo/accounts'
 import { buyWithX402 } from '../../src/demo/buyers'
 import { mine } from '../../src/demo/chains'
-import { ask, payX402, settlementOf } from '../harness/buyer'
+import { ask, payV1, payX402, settlementOf } from '../harness/buyer'
 import { setAutomine } from '../harness/chains'
 import { type Body, makeBody, post } from '../harness/facilitation'
 import { openConnection, type Shop, setSettleWait, sign, startShop } from '../harness/shop'
@@ -78,6 +78,19 @@ async function stolen(url = item()): Promise<Record<string, string>[]> {
   return forms.map((form) => ({ 'payment-signature': btoa(JSON.stringify(form)) }))
 }
 
+/** The same in version 1, whose clients add nothing: the first is what x402-fetch itself has sent. */
+async function stolenV1(): Promise<Record<string, string>[]> {
+  const { signature, authorization } = await rebuilt()
+  const { from, to, value, validAfter, validBefore, nonce } = authorization
+  const ordered = { from, to, value, validAfter, validBefore, nonce }
+  const [version, terms] = [{ x402Version: 1 }, { scheme: 'exact', network: 'base' }]
+  const forms = [
+    { ...version, ...terms, payload: { signature, authorization: ordered } },
+    { payload: { authorization, signature }, ...terms, ...version },
+  ]
+  return forms.map((form) => ({ 'x-payment': btoa(JSON.stringify(form)) }))
+}
+
 async function expectNothing(headers: readonly Record<string, string>[]): Promise<void> {
   const requests = shop.upstream.requests.length
   for (const each of headers) {
@@ -122,9 +135,9 @@ describe('an answer that waits for its buyer', () => {
     const own = await sign(item(), x402)
     await leave({ ...own, 'idempotency-key': 'a-secret-of-the-buyer' })
     await confirm()
-    await expectNothing(await stolen())
+    await expectNothing([...(await stolen()), ...(await stolenV1())])
     await shop.restart()
-    await expectNothing(await stolen())
+    await expectNothing([...(await stolen()), ...(await stolenV1())])
     await expectAnswer(own)
   })
 
@@ -184,6 +197,88 @@ describe('a payment that is pending', () => {
     await expectNothing(forms)
     await expectAnswer(own)
     expect((await fetch(item(), { headers: own })).status).toBe(402)
+  })
+})
+
+describe('a payment of version 1', () => {
+  const signV1 = async () => ({
+    'x-payment': await payV1((await ask(item())).whole, account(1).local()),
+  })
+  const thefts = async () => [...(await stolenV1()), ...(await stolen())]
+  type Pending = { code: string; detail: string; redeem?: { token: string } }
+
+  test('attack: a reader of the chain does not fetch its answer, and the key of its buyer does', async () => {
+    const key = { 'idempotency-key': 'a-secret-of-version-1' }
+    await leave({ ...(await signV1()), ...key })
+    await confirm()
+    await expectNothing(await thefts())
+    const [first = {}] = await stolenV1()
+    await expectNothing([{ ...first, 'idempotency-key': 'a-guess' }])
+    // Stock clients sign anew: the same key and payer buy nothing again.
+    const before = shop.counts().payments
+    await expectAnswer({ ...(await signV1()), ...key })
+    expect(shop.counts().payments).toBe(before)
+  })
+
+  test('attack: without a key nobody continues it by what the chain publishes, its buyer neither', async () => {
+    const own = await signV1()
+    await leave(own)
+    await confirm()
+    await expectNothing([own, ...(await thefts())])
+    await shop.restart()
+    await expectNothing([own, ...(await thefts())])
+  })
+
+  test('a pending payment has a token for its buyer alone, by which it is continued', async () => {
+    const own = await signV1()
+    await setAutomine(chain(), false)
+    await setSettleWait(shop, 2)
+    const pending = await fetch(item(), { headers: own })
+    const { code, redeem } = (await pending.json()) as Pending
+    expect([pending.status, code]).toEqual([503, 'settlement-pending'])
+    expect(JSON.parse(atob(pending.headers.get('x-payment-response') ?? ''))).toMatchObject({
+      success: false,
+      network: 'base',
+      payer: account(1).address,
+    })
+    const polls = await Promise.all(
+      [own, ...(await thefts())].map((headers) => fetch(item(), { headers })),
+    )
+    for (const response of polls)
+      expect([response.status, await response.json()]).toEqual([
+        409,
+        expect.not.objectContaining({ redeem: expect.anything() }),
+      ])
+    const token = redeem?.token ?? ''
+    const [id = '', mac = ''] = token.split('.')
+    const forged = [`${id}.${'A'.repeat(43)}`, `pay_${'0'.repeat(32)}.${mac}`, mac, id]
+    for (const value of forged) {
+      const refused = await fetch(item(), { headers: { 'payment-redeem': value } })
+      expect(await refused.json()).toMatchObject({ code: 'invalid-redeem-token' })
+    }
+    const elsewhere = await fetch(`${shop.url}/m/shop/other`, {
+      headers: { 'payment-redeem': token },
+    })
+    const codeOf = async (response: Response) => ((await response.json()) as Pending).code
+    expect([elsewhere.status, await codeOf(elsewhere)]).toEqual([409, 'payment-mismatch'])
+    await setSettleWait(shop, 25)
+    await confirm()
+    await expectNothing(await thefts())
+    await shop.restart()
+    await expectAnswer({ 'payment-redeem': token })
+    const again = await fetch(item(), { headers: { 'payment-redeem': token } })
+    expect([again.status, await codeOf(again)]).toEqual([410, 'redeem-exhausted'])
+    expect((await fetch(item(), { headers: own })).status).toBe(402)
+  })
+
+  test('a failed delivery has the redeem token, and the credential gets nothing', async () => {
+    shop.upstream.script = (_, reply) => reply.send(503, '{}')
+    const failed = await fetch(item(), { headers: await signV1() })
+    const { redeem } = (await failed.json()) as { redeem: { token: string } }
+    expect(failed.status).toBe(502)
+    shop.upstream.script = undefined
+    await expectNothing(await thefts())
+    await expectAnswer({ 'payment-redeem': redeem.token })
   })
 })
 
@@ -354,6 +449,60 @@ describe('the facilitator', () => {
     }
     expect((await settle(again)).json).toMatchObject({ success: true })
     expect((await settle(body)).json).toMatchObject({ success: false })
+  })
+})
+
+describe('the facilitator in version 1', () => {
+  const key = 'an-api-key'
+  const apiKeyHashes: Hex[] = [`0x${new Bun.CryptoHasher('sha256').update(key).digest('hex')}`]
+
+  async function pendingV1(headers: Record<string, string>): Promise<unknown> {
+    const network = shop.config.networks.find(({ id }) => id === base)
+    if (network === undefined) throw new Error('no network')
+    const { paymentPayload, paymentRequirements } = await makeBody(network, {
+      requirements: { maxTimeoutSeconds: 2 },
+    })
+    const { amount: maxAmountRequired, ...terms } = paymentRequirements
+    const named = { scheme: 'exact', network: 'base' }
+    const body = {
+      x402Version: 1,
+      paymentPayload: { x402Version: 1, ...named, payload: paymentPayload.payload },
+      paymentRequirements: { ...terms, ...named, maxAmountRequired, resource: item() },
+    }
+    await setAutomine(chain(), false)
+    const { json } = await post(`${shop.url}/settle`, body, headers)
+    expect(json).toMatchObject({ success: false, status: 'pending', network: 'base' })
+    return body
+  }
+
+  test('attack: a later call does not take the success, because any client can make it', async () => {
+    const body = await pendingV1({})
+    await confirm()
+    for (const operation of ['verify', 'settle']) {
+      const { json } = await post(`${shop.url}/${operation}`, body)
+      expect(json.success ?? json.isValid).toBe(false)
+    }
+  })
+
+  test('a caller continues its own call by its API key and its Idempotency-Key', async () => {
+    const { facilitator } = shop.config
+    expect(
+      await shop.app.reload({ ...shop.config, facilitator: { ...facilitator, apiKeyHashes } }),
+    ).toEqual([])
+    const caller = { 'x-api-key': key }
+    const own = { ...caller, 'idempotency-key': 'one-purchase' }
+    const body = await pendingV1(own)
+    await confirm()
+    for (const headers of [caller, { ...caller, 'idempotency-key': 'another' }]) {
+      const { json } = await post(`${shop.url}/settle`, body, headers)
+      expect(json).toMatchObject({ success: false })
+    }
+    for (const replayed of [null, 'true']) {
+      const { json, headers } = await post(`${shop.url}/settle`, body, own)
+      expect(json).toMatchObject({ success: true, network: 'base' })
+      expect(headers.get('idempotency-replayed')).toBe(replayed)
+    }
+    expect(await shop.app.reload(shop.config)).toEqual([])
   })
 })
 

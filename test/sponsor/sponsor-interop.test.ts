@@ -2,6 +2,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'bun:test'
 import { account } from '../../src/demo/accounts'
 import { mine } from '../../src/demo/chains'
 import { buyFrom, replay, startResourceServer } from '../harness/resource-server'
+import { wholeOf } from '../harness/buyer'
 import { payee, type Shop, startShop } from '../harness/shop'
 import { weiOf } from '../harness/sponsor'
 
@@ -40,10 +41,11 @@ const grants = () => shop.rows('SELECT address, kind FROM grants ORDER BY create
 describe('a payer without gas whose token has no permit', () => {
   test('the 402 declares the sponsoring', async () => {
     const asked = await fetch(`${shop.url}/m/shop/item`)
-    const body = (await asked.json()) as { gasSponsor: string; extensions: object }
+    const body = (await asked.json()) as { gasSponsor: string }
+    const { extensions } = wholeOf(body)
     expect(body.gasSponsor).toBe('http://localhost:4020/api/gas/sponsor')
-    expect(Object.keys(body.extensions)).toContain(name)
-    expect(Object.keys(body.extensions)).not.toContain('eip2612GasSponsoring')
+    expect(Object.keys(extensions)).toContain(name)
+    expect(Object.keys(extensions)).not.toContain('eip2612GasSponsoring')
     const unsponsored = (await (await fetch(`${shop.url}/m/hasty/item`)).json()) as object
     expect(unsponsored).not.toHaveProperty('gasSponsor')
   })

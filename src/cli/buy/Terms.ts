@@ -10,6 +10,7 @@ import * as Network from '../../protocol/Network'
 import * as Permit from '../../protocol/Permit'
 import { permitName } from '../../protocol/Sponsoring'
 import * as Upto from '../../protocol/Upto'
+import * as X402 from '../../protocol/X402'
 
 /** The buyer's side of a 402: its terms. */
 
@@ -128,7 +129,7 @@ function ofX402(value: string | null, body: string): Terms[] {
   if (required === undefined) return []
   return ofRequired(
     required,
-    readable(() => Json.parse(body)),
+    readable(() => X402.inBody(Json.parse(body))),
   )
 }
 

@@ -1,6 +1,7 @@
 import type { Envelope } from '../../paywall/answer/remainder'
 import * as Json from '../../protocol/Json'
 import * as Problem from '../../protocol/Problem'
+import * as X402 from '../../protocol/X402'
 import { formats } from '../redact/redact'
 import { answerMaxBytes } from './outgoing'
 import * as Payment from './Payment'
@@ -90,9 +91,11 @@ function unpaid(
   meta: Record<string, unknown>,
 ): ToolResult {
   const offers: Record<string, Json.Json> = {}
-  const problem: Record<string, Json.Json> = { ...body }
+  const required = X402.inBody(body)
+  const { x402: _, ...rest } = body
+  const problem: Record<string, Json.Json> = rest
   for (const name of offerMembers) {
-    offers[name] = body[name] ?? null
+    offers[name] = required[name] ?? null
     delete problem[name]
   }
   const header = Payment.ofHeader(response.headers.get('payment-required'))

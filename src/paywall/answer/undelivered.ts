@@ -1,8 +1,10 @@
 import type { Charge } from '../../../db/Authorization'
 import type { Payment, Protocol } from '../../../db/Payment'
+import * as Crypto from '../../protocol/Crypto'
 import { type Code, of, type ProblemError } from '../../protocol/Problem'
 import { dayMs } from '../../protocol/Time'
 import type { Delivered } from '../../settlement/send/delivery'
+import type { Settlement } from '../../settlement/settlement'
 import { failureHeaders } from './receipts'
 
 /** Problems for buyers of answers that were not delivered, and their redeem tokens. */
@@ -40,6 +42,32 @@ export function receiptTokens(secrets: readonly Uint8Array[], paymentId: string)
   return secrets.map((secret) =>
     new Bun.CryptoHasher('sha256', secret).update(`receipt|${paymentId}`).digest('base64url'),
   )
+}
+
+/**
+ * Tokens that continue a payment whose credential alone does not, before an answer has failed: one of
+ * each secret. They contain the id, so that a pending payment needs no further write.
+ */
+export function continuationTokens(secrets: readonly Uint8Array[], paymentId: string): string[] {
+  return secrets.map((secret) => {
+    const hash = new Bun.CryptoHasher('sha256', secret).update(`continue|${paymentId}`)
+    return `${paymentId}.${hash.digest('base64url')}`
+  })
+}
+
+/** The payment of a token of either kind; undefined: it is none of ours. */
+export async function findByToken(
+  options: {
+    settlement: Pick<Settlement, 'findById' | 'findByRedeemToken'>
+    challengeSecrets: readonly Uint8Array[]
+  },
+  token: string,
+): Promise<Payment | undefined> {
+  const { settlement, challengeSecrets } = options
+  const [id = '', mac] = token.split('.')
+  if (mac === undefined) return settlement.findByRedeemToken(redeemTokenHash(token))
+  const own = continuationTokens(challengeSecrets, id)
+  return own.some((each) => Crypto.equal(each, token)) ? settlement.findById(id) : undefined
 }
 
 /** The instruction for a buyer whose answer failed. */
@@ -102,6 +130,6 @@ export function gone(payment: Payment, detail: string): ProblemError {
 }
 
 /** What is stored of a redeem token. */
-export function redeemTokenHash(token: string): string {
+function redeemTokenHash(token: string): string {
   return new Bun.CryptoHasher('sha256').update(token).digest('hex')
 }

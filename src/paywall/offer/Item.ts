@@ -39,6 +39,8 @@ export type Item = {
   mostAtomic?: bigint
   /** Whether its requests may be paid by their use, by the x402 scheme `upto`. */
   isByUse?: boolean
+  /** Whether it is also offered to clients of x402 version 1, where they know a network of it. */
+  takesV1?: boolean
 }
 
 const exactOnly = new WeakMap<Item, Item>()

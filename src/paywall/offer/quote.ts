@@ -8,6 +8,7 @@ import * as Offer from '../../protocol/Offer'
 import * as Problem from '../../protocol/Problem'
 import * as Sponsoring from '../../protocol/Sponsoring'
 import * as X402 from '../../protocol/X402'
+import * as X402V1 from '../../protocol/X402V1'
 import type { SaleTerms } from '../../settlement/state/availability'
 import * as Denial from '../Denial'
 import type { Item } from './Item'
@@ -211,11 +212,10 @@ function refuse(
   const hasDigest = fresh.digest !== undefined
   const page = refusedPage(compiled, { url, hasDigest, error, moreBytes, isX402 })
   const body = {
-    ...toBody(compiled.required, url),
+    ...toBody(compiled, url, error),
     ...compiled.beside,
     ...(page.isShort ? { challenges: leftOut(compiled, fresh) } : {}),
     ...Problem.toJson(problem),
-    error,
   }
   for (const [name, value] of Object.entries(more)) page.headers.set(name, value)
   return new Response(JSON.stringify(body), { status: 402, headers: freshen(page, fresh) })
@@ -318,6 +318,7 @@ function compile(
     extensions: X402.extensions({ offers: signed, method: item.method, salt, more }),
     error: 'Payment required',
   })
+  const version1 = item.takesV1 === true ? X402V1.accepts(offers, item.resource) : []
   // mppx pays the first challenge, and only by EIP-3009: put EIP-3009 challenges first.
   const mppOffers = [true, false].flatMap((isAuthorized) =>
     item.mppOffers.filter(
@@ -339,6 +340,8 @@ function compile(
     hasBoth: mppOffers.some(({ network }) => network.asset.transfer.length > 1),
     /** The x402 payload, with an example salt. */
     required,
+    /** The offers of version 1, with an example URL. */
+    version1,
     beside,
     budget: HeaderBudget.compile({
       full: required,
@@ -353,16 +356,21 @@ function compile(
     }),
     /** The plans by `HeaderBudget.Choice.key`. */
     plans: new Map<number, Plan>(),
-    /**
-     * JSON of the body before and after the URL. Without a salt, so that answers share the string.
-     */
-    body: cutUrl(JSON.stringify({ ...paymentRequired, ...toBody(required), ...beside }), required),
+    /** JSON of the body around its URLs. Without a salt, so that answers share the string. */
+    body: JSON.stringify({
+      ...paymentRequired,
+      ...toBody({ required, version1 }, anyUrl, required.error),
+      ...beside,
+    }).split(JSON.stringify(anyUrl)),
     /** The newest page; routes without parameters have only one. */
     page: undefined as Page | undefined,
   }
 }
 
 const anyExpiry = '2026-01-01T00:00:00Z'
+
+/** Stands for the URL. No URL and no text of a configuration is a control character alone. */
+const anyUrl = '\u0000'
 
 /** Challenges of the first offers, up to a count, compiled on first use. */
 function compileChallenges(
@@ -427,7 +435,7 @@ function pageOf(
   const quoted = JSON.stringify(choice.url)
   // Groups of three bytes can be encoded separately, and JSON ignores the padding spaces.
   const before = aligned(json[0]) + aligned(quoted) + aligned(json[1].slice(0, -1), 1)
-  const body = compiled.body[0] + JSON.stringify(url) + compiled.body[1]
+  const body = compiled.body.join(JSON.stringify(url))
   return {
     url,
     asksDigest,
@@ -442,12 +450,24 @@ function pageOf(
 }
 
 /**
- * The complete payload for bodies, without the salt. With a salt no two answers could share a body,
- * and x402 clients read the header.
+ * The x402 members of a body: the complete payload without the salt. With a salt no two answers could
+ * share a body, and clients of version 2 read the header. Clients of version 1 read the body, and refuse
+ * it for an offer that they do not know, so beside theirs the payload is the member `x402`.
  */
-function toBody(required: X402.PaymentRequired, url = required.resource.url): X402.PaymentRequired {
+function toBody(
+  {
+    required,
+    version1,
+  }: { required: X402.PaymentRequired; version1: readonly X402V1.Requirements[] },
+  url: string,
+  error: string,
+) {
   const { resource, extensions } = required
-  return { ...required, resource: { ...resource, url }, extensions: X402.unsalted(extensions) }
+  const asked = { ...resource, url }
+  const whole = { ...required, error, resource: asked, extensions: X402.unsalted(extensions) }
+  if (version1.length === 0) return whole
+  const accepts = version1.map((offer) => ({ ...offer, resource: url }))
+  return { x402Version: 1, error, accepts, x402: whole }
 }
 
 /** Pads with spaces to whole groups of base64; `room` reserves that many characters after it. */

@@ -1,6 +1,7 @@
 import type { Config, Merchant, NetworkConfig } from '../../config/Config'
 import { searchOf, splitUrl } from '../../http/url'
 import * as Json from '../../protocol/Json'
+import * as X402 from '../../protocol/X402'
 import { type Html, html } from '../html'
 import * as Parts from '../parts'
 import * as Commands from './Commands'
@@ -56,7 +57,7 @@ function paywallPage(
   { request, merchant, offers }: Paywall,
 ): Html {
   const target = targetOf(request)
-  const resource = Json.member(problem, 'resource')
+  const resource = Json.member(X402.inBody(problem), 'resource')
   const description = Json.isObject(resource) ? textOf(resource, 'description') : ''
   const [first] = offers
   const network = Parts.sampleNetwork(offers.map((offer) => offer.network))
@@ -147,7 +148,7 @@ ${faultsOf(problem)}
 
 /** The offers of the scheme `exact` whose network and asset are configured, one for each network. */
 function offersOf({ networks }: Config, problem: Json.JsonObject): Priced[] {
-  const accepts = Json.member(problem, 'accepts')
+  const accepts = Json.member(X402.inBody(problem), 'accepts')
   if (!Array.isArray(accepts)) return []
   return networks.flatMap((network) => {
     const own = accepts.find(

@@ -6,7 +6,8 @@ async function readOffers(response, networks) {
   const body = await response.json()
   const offers = []
   for (const network of networks) {
-    const own = (body.accepts ?? required.accepts).filter(
+    // Beside offers of x402 version 1 the others are a member of their own.
+    const own = ((body.x402 ?? body).accepts ?? required.accepts).filter(
       (each) =>
         each.scheme === 'exact' &&
         each.network === network.id &&
