@@ -40,30 +40,29 @@ export type FacilitatorRequest = {
 
 const defaultTimeoutSeconds = 60
 
+const amountSchema = [
+  Type.String({ pattern: '^(?:0|[1-9][0-9]{0,77})$' }),
+  Type.Integer({ minimum: 0 }),
+]
+
 /** Terms in a request, for documents; `readRequirements` reads them. */
 const requirementsSchema = Type.Object({
   extra: Type.Optional(Type.Object({}, { description: 'EIP-712 domain and more.' })),
-  network: Type.String({ description: 'CAIP-2 id.' }),
+  network: Type.String({ description: 'CAIP-2 id; in version 1 its name, such as "base".' }),
   asset: Type.String({ pattern: '^0x[0-9a-fA-F]{40}$' }),
   payTo: Type.String({ pattern: '^0x[0-9a-fA-F]{40}$' }),
-  amount: Type.Union(
-    [Type.String({ pattern: '^(?:0|[1-9][0-9]{0,77})$' }), Type.Integer({ minimum: 0 })],
-    {
+  amount: Type.Optional(
+    Type.Union(amountSchema, {
       description:
         'Atomic units, at most 2^256 - 1. Of upto: the ceiling for /verify; for /settle the charge, ' +
-        'which may be 0.',
-    },
+        'which may be 0. Version 2 needs it.',
+    }),
+  ),
+  maxAmountRequired: Type.Optional(
+    Type.Union(amountSchema, { description: 'The amount in version 1, which needs it.' }),
   ),
   maxTimeoutSeconds: Type.Optional(Type.Unknown({ type: 'number', minimum: 0 })),
   scheme: Type.Union([Type.Literal('exact'), Type.Literal('upto')]),
-})
-
-/** The same in version 1. */
-const requirementsV1Schema = Type.Object({
-  ...Type.Omit(requirementsSchema, ['amount', 'scheme']).properties,
-  network: Type.String({ description: 'Its name in version 1, such as "base".' }),
-  maxAmountRequired: requirementsSchema.properties.amount,
-  scheme: Type.Literal('exact'),
 })
 
 /** Body of `/verify` and `/settle`. */
@@ -73,15 +72,14 @@ export const bodySchema = Type.Object({
     {},
     { description: 'The payment, as its buyer sent it (protocol/X402V1.ts reads it).' },
   ),
-  paymentRequirements: Type.Union([requirementsSchema, requirementsV1Schema]),
+  paymentRequirements: requirementsSchema,
 })
 const resourceMax = 2048
 
 /**
  * Reads a request body, with `version1` also one of version 1, whose calls `call` tells apart. The
- * payment's extensions are separate. Faults, which no other payment can
- * correct: `invalid_payload`, `invalid_x402_version`, `unsupported_scheme`,
- * `invalid_payment_requirements`.
+ * payment's extensions are separate. Faults, which no other payment can correct: `invalid_payload`,
+ * `invalid_x402_version`, `unsupported_scheme`, `invalid_network`, `invalid_payment_requirements`.
  */
 export function parse(
   body: Uint8Array,

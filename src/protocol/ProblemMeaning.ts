@@ -105,13 +105,15 @@ const texts: Readonly<Record<Code, Text>> = {
     client: 'Sign exactly the message that `detail` has, with the key of the address.',
   },
   'malformed-payment-signature': {
-    meaning: '`PAYMENT-SIGNATURE` is not base64 of an x402 v2 payment. No money moved.',
-    client: 'Read the offers of a 402 again and let an x402 v2 client sign one.',
+    meaning:
+      '`PAYMENT-SIGNATURE` is not base64 of an x402 v2 payment, or `X-PAYMENT` of one of version 1 or 2. ' +
+      'No money moved.',
+    client: 'Read the offers of a 402 again and let an x402 client sign one.',
   },
   'multiple-credentials': {
     meaning: 'The request has more than one payment credential.',
     client:
-      'Send exactly one of `Authorization: Payment`, `PAYMENT-SIGNATURE` and `Payment-Redeem`.',
+      'Send exactly one of `Authorization: Payment`, `PAYMENT-SIGNATURE`, `X-PAYMENT` and `Payment-Redeem`.',
     operator: 'If one client is affected: a proxy joins or repeats its headers.',
   },
   'invalid-redeem-token': {
@@ -173,7 +175,7 @@ const texts: Readonly<Record<Code, Text>> = {
       'The money was paid for another request, or started by another form of the credential.',
     client:
       'Send the request that was paid for, with the same `PAYMENT-SIGNATURE` value, its ' +
-      '`Idempotency-Key` or its redeem token. Do not pay again.',
+      '`Idempotency-Key` or its redeem token; of x402 version 1 with its key or token. Do not pay again.',
   },
   'idempotency-conflict': {
     meaning: 'The `Idempotency-Key` belongs to another request of this payer.',

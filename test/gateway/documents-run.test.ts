@@ -29,6 +29,7 @@ const expected: Readonly<Record<string, readonly RegExp[]>> = {
     /"latitude":52.52/,
     /^200 {"latitude":52.52/,
     /^200 {"latitude":52.52/,
+    /^200 {"latitude":52.52/,
     /signed by/,
     /request {6}sha256 [0-9a-f]{64}[\s\S]*\nvalid: signed by the receipt key/,
   ],

@@ -34,7 +34,7 @@ const endpoints: Readonly<Record<string, readonly Endpoint[]>> = {
     {
       path: '/verify',
       methods: 'POST',
-      request: 'x402 v2 payload and requirements',
+      request: 'x402 payload and requirements of version 2 or 1',
       answer: '`isValid` and `payer`, or `invalidReason` and `invalidMessage`',
     },
     {

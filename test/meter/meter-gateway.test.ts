@@ -157,7 +157,9 @@ describe('a payment of another amount', () => {
       expect([reason ?? code]).toEqual([
         scheme.startsWith('x402') ? 'invalid_payment_requirements' : 'invalid-challenge',
       ])
-      expect(wholeOf(body).accepts).toContainEqual(expect.objectContaining({ amount: ceilingOf(large) }))
+      expect(wholeOf(body).accepts).toContainEqual(
+        expect.objectContaining({ amount: ceilingOf(large) }),
+      )
       expect([shop.counts(), shop.upstream.requests.length]).toEqual([before, 0])
       // The money has not moved: it still buys what it was signed for.
       expect((await pay(credential, small)).status).toBe(200)

@@ -1,8 +1,8 @@
 import { afterAll, beforeAll, describe, expect, test } from 'bun:test'
 import { account } from '../../src/demo/accounts'
 import { mine } from '../../src/demo/chains'
-import { buyFrom, replay, startResourceServer } from '../harness/resource-server'
 import { wholeOf } from '../harness/buyer'
+import { buyFrom, replay, startResourceServer } from '../harness/resource-server'
 import { payee, type Shop, startShop } from '../harness/shop'
 import { weiOf } from '../harness/sponsor'
 

@@ -5,7 +5,8 @@ import { type DiscoveryOptions, priceSentence } from './discovery'
 
 /** `/llms.txt` (llmstxt.org): what is sold and how to pay for it, for language models. */
 export function llms(config: Config, options: DiscoveryOptions): string {
-  const { title, baseUrl, facilitatorUrl, guidance, contact } = config.service
+  const { service } = config
+  const { title, baseUrl, facilitatorUrl, guidance, contact } = service
   const { stock } = Catalogue.stockApi(config)
   const listings = Catalogue.offered(config, options.isReady)
   const networks = config.networks.filter((network) =>
@@ -44,7 +45,7 @@ Accepted: ${coins.join(', ')}.
 1. Send the request. The answer is 402 with MPP challenges (WWW-Authenticate: Payment) and x402
    offers (PAYMENT-REQUIRED, also in the body).
 2. Sign one of them and send the same request again with Authorization: Payment or
-   PAYMENT-SIGNATURE. No gas is needed.
+   PAYMENT-SIGNATURE. No gas is needed.${service.x402V1 ? version1 : ''}
 3. The answer has a signed receipt in Payment-Receipt or PAYMENT-RESPONSE. If the upstream
    fails after the payment, the problem has a redeem token: send it as Payment-Redeem with the same
    request, without paying again.
@@ -59,6 +60,9 @@ ${stock === undefined ? '' : `- Tokenized stocks: GET ${stock}/list and ${stock}
 ${codeSection(config, listings, networks)}
 ${sections.join('\n')}`
 }
+
+const version1 = ` Clients of x402 version 1 pay with X-PAYMENT, and
+   send an Idempotency-Key.`
 
 const byUse = `
 A route whose price is "up to" also has x402 offers of the scheme upto, where it says so. Sign the
