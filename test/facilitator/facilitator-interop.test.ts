@@ -53,9 +53,11 @@ describe('HTTPFacilitatorClient', () => {
     const { kinds } = await client.getSupported()
     const networks = [robinhood, base, 'eip155:84532']
     const schemes = kinds.map(({ scheme, network }) => `${scheme} ${network}`)
-    expect(schemes).toEqual(
-      ['exact', 'upto'].flatMap((scheme) => networks.map((each) => `${scheme} ${each}`)),
-    )
+    expect(schemes).toEqual([
+      ...['exact', 'upto'].flatMap((scheme) => networks.map((each) => `${scheme} ${each}`)),
+      // Of version 1.
+      ...['exact base', 'exact base-sepolia'],
+    ])
     const payment = await sent({})
     expect(await client.verify(...payment)).toEqual({
       isValid: true,
