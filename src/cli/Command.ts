@@ -36,7 +36,8 @@ export class CommandError extends Error {
 export function failed(error: unknown, print: (line: string) => void): 1 {
   const isForUser = [CommandError, EnvironmentError, BesideError].some((of) => error instanceof of)
   if (!isForUser || !(error instanceof Error)) throw error
-  print(`turnpike: ${error.message}`)
+  // Servers and files of strangers may have a part in it, and the terminal would obey theirs.
+  print(`turnpike: ${error.message.replace(/[^\P{C}\n]+/gu, ' ')}`)
   return 1
 }
 

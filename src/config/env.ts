@@ -42,6 +42,11 @@ export function readEnv(env: Env): Lookup {
   }
 }
 
+/** Names of what no upstream, page or place of alerts may get. */
+export const ownSecrets: ReadonlySet<string> = new Set(
+  'RELAYER_KEYS DESK_KEY CHALLENGE_SECRETS RECEIPT_KEY ADMIN_TOKEN DATABASE_URL'.split(' '),
+)
+
 export type Secrets = {
   /** One or more secp256k1 keys of 32 bytes: each is a relayer on every network. */
   relayerKeys: readonly Uint8Array[]

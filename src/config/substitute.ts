@@ -1,4 +1,4 @@
-import { EnvironmentError, type Lookup } from './env'
+import { EnvironmentError, type Lookup, ownSecrets } from './env'
 import * as Lines from './lines'
 import { isTable, report, type Source } from './reader'
 
@@ -57,6 +57,10 @@ function replace(state: State, text: string, path: Lines.Path): string {
   return text.replace(/\$\{([^}]*)\}?/g, (whole, name: string) => {
     if (!whole.endsWith('}') || !/^[A-Za-z_][A-Za-z0-9_]*$/.test(name)) {
       report(state.source, path, 'after $ and { write a name of letters, digits and _, then }')
+      return ''
+    }
+    if (ownSecrets.has(name)) {
+      report(state.source, path, `${name} is a secret of the service itself: name another variable`)
       return ''
     }
     try {

@@ -6,7 +6,7 @@ import { init } from '../../src/cli/sell/init'
 import * as Route from '../../src/gateway/Route'
 import { validateParams } from '../../src/gateway/validate'
 import { exitCode } from '../harness/command'
-import { configOf, payout } from '../harness/config'
+import { configOf, named, payout } from '../harness/config'
 import { temporary } from '../harness/settlement'
 
 const directory = temporary()
@@ -18,9 +18,14 @@ beforeEach(() => {
   file = join(directory.path, `m${++serial}.toml`)
 })
 
-type More = { openapi?: string; upstream?: string; 'price-for'?: string }
+type More = {
+  openapi?: string
+  upstream?: string
+  'price-for'?: string
+  env?: Record<string, string>
+}
 
-const env = { EU_KEY: 'k3y-of-the-shop', HOME_SECRET: 's3cret' }
+const env = { UPSTREAM_EU_KEY: 'k3y-of-the-shop', HOME_SECRET: 's3cret' }
 
 async function run(command: typeof init | typeof check, more: More) {
   const out: string[] = []
@@ -28,10 +33,10 @@ async function run(command: typeof init | typeof check, more: More) {
   const asking = (options: Parameters<typeof init>[0]) => command(options, undefined)
   const code = await exitCode(asking, {
     ...given,
+    env,
     ...more,
     file,
     dataDir: join(directory.path, 'data'),
-    env,
     out: (line) => void out.push(line),
     err: (line) => void out.push(line),
   })
@@ -155,9 +160,40 @@ describe('init --openapi', () => {
     await run(init, { openapi: specified(shop) })
     expect(merchant()).toMatchObject({
       description: 'Pets of $ {HOME_SECRET}.',
-      headers: { 'X-Key': env.EU_KEY },
+      headers: { 'X-Key': env.UPSTREAM_EU_KEY },
     })
     expect(written()).toContain('# X-Trace = "..."')
+  })
+
+  test('attack: no name of a specification leads to a secret', async () => {
+    const own = {
+      RELAYER_KEYS: `0x${'ab'.repeat(32)}`,
+      ADMIN_TOKEN: 'of-the-operator',
+      x: 'secret',
+    }
+    const hostile = (url: string) => ({
+      ...{ openapi: '3.1.0', info: { title: named('ADMIN_TOKEN') }, servers: [{ url }] },
+      security: [{ keys: [], session: [] }],
+      components: {
+        securitySchemes: {
+          keys: { type: 'http', scheme: 'bearer' },
+          session: { type: 'apiKey', in: 'cookie', name: named('ADMIN_TOKEN') },
+        },
+      },
+      paths: { '/a\u001b[2J': { get: {} } },
+    })
+    const first = specified(hostile('https://relayer.example.org'))
+    await run(init, { openapi: first, env: own })
+    const replaced = [...written().matchAll(/\$\{\w+\}/g)].map(([name]) => name)
+    expect(replaced).toEqual(['NAME', 'UPSTREAM_RELAYER_KEYS'].map(named))
+    file = join(directory.path, `m${++serial}.toml`)
+    const { out } = await run(init, {
+      openapi: specified(hostile(`https://${named('X')}.example.org`)),
+    })
+    expect(out).toContain('add --upstream')
+    const other = { openapi: '3.0.0', paths: { '/\u001b[2J': { $ref: 'b\u009b.yaml' } } }
+    const refused = await run(init, { openapi: specified(other) })
+    expect(refused.out).toContain('/paths// [2J refers to b .yaml')
   })
 
   test('a Swagger 2 file without a server asks for its upstream', async () => {

@@ -323,6 +323,15 @@ describe('the parsed file', () => {
     }
   })
 
+  test('attack: no place of the file gets a secret of the service', () => {
+    for (const name of ['RELAYER_KEYS', 'ADMIN_TOKEN', 'DATABASE_URL']) {
+      const text = edited('"https://one.example.com/base"', `"https://x.example/${named(name)}"`)
+      expect(linesOf(text, { env: { ...env, [name]: 'x' } })).toEqual([
+        `m.toml:${lineWith(text, named(name))}: ${name} is a secret of the service itself: name another variable`,
+      ])
+    }
+  })
+
   test('parts of a path from the environment are secrets, the host is not', () => {
     const secretsOf = (upstream: string, own: string) =>
       configOf(edited('"https://one.example.com/base"', `"${upstream}"`), {

@@ -130,8 +130,9 @@ function schemesOf(root: Table, prefix: string): Schemes {
   const wanted = isTable(first) ? Object.keys(first) : []
   const secretOf = (name: string): Secret[] => {
     const scheme = follow(root, table[name])
-    const variable = `${prefix}_${name}`.toUpperCase().replace(/[^A-Z0-9]+/g, '_')
-    const value = `\${${/^\d/.test(variable) ? `API_${variable}` : variable}}`
+    // A stranger chose both names: without the first word they could be RELAYER and KEYS.
+    const variable = `upstream_${prefix}_${name}`.toUpperCase().replace(/[^A-Z0-9]+/g, '_')
+    const value = `\${${variable}}`
     return scheme === undefined ? [] : secretsOf(scheme, value)
   }
   const others = Object.keys(table).filter((name) => !wanted.includes(name))
@@ -150,6 +151,7 @@ function secretsOf({ type, name, in: place, scheme }: Table, value: string): Sec
     { in: 'header', name: 'Authorization', value: text, hint },
   ]
   if (type === 'apiKey' && typeof name === 'string') {
+    if (place === 'cookie' && !/^[\w.-]+$/.test(name)) return []
     if (place === 'cookie')
       return [{ in: 'header', name: 'Cookie', value: `${name}=${value}`, hint: 'a cookie' }]
     return [{ in: String(place), name, value, hint: 'a key of the upstream' }]

@@ -28,7 +28,11 @@ export function key(name: string): string {
  * the secrets of the operator.
  */
 export function text(value: string): string {
-  return quoted(value.replaceAll('${', '$ {'))
+  return quoted(plain(value))
+}
+
+export function plain(value: string): string {
+  return value.replaceAll('${', '$ {')
 }
 
 /** A string in which names of the environment are replaced. */

@@ -44,6 +44,8 @@ export function upstreamOf({
 }: Document): { upstream: string; isTrusted: boolean } | undefined {
   const found = URL.parse(Operation.serverOf(root) ?? '/', url?.href)
   if (found === null || !/^https?:$/.test(found.protocol)) return undefined
+  // A host may have `${name}`, which the file would replace.
+  if (found.host.includes('$')) return undefined
   const isPublic = found.protocol === 'https:' && !V.isPrivate(found)
   const upstream = found.origin + found.pathname.replace(/\/+$/, '')
   return { upstream, isTrusted: isPublic || found.origin === url?.origin }
@@ -51,7 +53,7 @@ export function upstreamOf({
 
 export function titleOf({ root }: Document): string | undefined {
   const { title } = (root.info ?? {}) as Table
-  return typeof title === 'string' ? brief(title, 80) || undefined : undefined
+  return typeof title === 'string' ? Toml.plain(brief(title, 80)) || undefined : undefined
 }
 
 type Sale = {
