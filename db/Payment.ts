@@ -1,4 +1,5 @@
 import type { Address, Hex } from 'viem'
+import type * as Client from '../src/protocol/Client'
 import type { Transfer } from '../src/protocol/Transfer'
 
 /**
@@ -49,6 +50,8 @@ export type Purpose = {
    * published, and for payments that are older than this field.
    */
   credentialHash?: string | undefined
+  /** Kind of the client that paid, for figures. Undefined for the facilitator. */
+  client?: Client.Kind | undefined
   /**
    * The credential is bound to this service: an MPP challenge of ours, or the mppx route-bound
    * nonce.

@@ -47,6 +47,7 @@ export function paymentOf(row: PaymentRow): Payment {
       idempotencyKey: row.idempotencyKey ?? undefined,
       challengeId: row.challengeId ?? undefined,
       credentialHash: row.credentialHash ?? undefined,
+      client: row.client ?? undefined,
       bound: row.bound,
     },
     transaction: row.transactionHash,
@@ -118,6 +119,7 @@ function authorizationOf(row: AuthorizationRow): Authorization {
       idempotencyKey: row.idempotencyKey ?? undefined,
       challengeId: undefined,
       credentialHash: row.credentialHash ?? undefined,
+      client: row.client ?? undefined,
       bound: row.bound,
     },
     charge:
@@ -148,6 +150,7 @@ export function authorizationRow(authorization: Authorization): AuthorizationRow
     permit2612Signature: permit2612?.signature ?? null,
     idempotencyKey: purpose.idempotencyKey ?? null,
     credentialHash: purpose.credentialHash ?? null,
+    client: purpose.client ?? null,
     receivedAt: authorization.receivedAt,
     knownBlock: authorization.knownBlock,
     state,

@@ -1,6 +1,9 @@
 import type { Address } from 'viem'
+import type * as Client from '../src/protocol/Client'
 import type * as Network from '../src/protocol/Network'
+import { dayMs } from '../src/protocol/Time'
 import type { Dialect } from './dialect'
+import type { requests } from './schema'
 
 /** SQLite refuses a sum above 2^63 wei, which are 9 coins, so wei are summed in two parts. */
 const part = 1_000_000_000n
@@ -18,7 +21,6 @@ export type SpanRows = {
   orderGas: readonly OrderGasRow[]
   charges: readonly ChargesRow[]
   otherGas: readonly OtherGasRow[]
-  requests: readonly RequestCounts[]
 }
 
 type PaymentsRow = SalesKey &
@@ -48,7 +50,7 @@ type ChargesRow = SalesKey & {
 type OtherGasRow = GasSum & { network: SalesKey['network']; kind: string }
 
 export type FirstRow = Record<'payment' | 'authorization', string | null> &
-  Record<'hour' | 'transactionAt', number | null>
+  Record<'day' | 'transactionAt', number | null>
 
 /**
  * Sums of one span for the figures of sales, in SQL for both databases. `$from` and `$to` are the
@@ -63,6 +65,7 @@ export function salesSql(dialect: Dialect) {
     charges: (byPayer: boolean) => chargesSql(dialect, byPayer),
     otherGas: otherGasSql(dialect),
     requests: requestsSql,
+    buyers: buyersSql(dialect),
     first: firstSql,
     assets: `SELECT network, address, network_name AS "networkName", symbol, decimals,
         coin_usd AS "coinUsd"
@@ -198,15 +201,31 @@ function otherGasSql(dialect: Dialect): string {
   GROUP BY network, kind ORDER BY network, kind`
 }
 
-/** Counts of the hours that the span is in. */
-const requestsSql = `SELECT merchant, route, sum(asked) AS asked, sum(paid) AS paid,
-    sum(failed) AS failed
-  FROM hours WHERE hour > CAST($begin AS BIGINT) - 3600000 AND hour < $end
-  GROUP BY merchant, route ORDER BY merchant, route`
+const requestsSql = `SELECT merchant, route, client, step, detail, times FROM requests
+  WHERE day = $day ORDER BY merchant, route, client, step, detail`
+
+/** Confirmed payments by payer. `$day` is the first id of the UTC day that the span is in. */
+function buyersSql(dialect: Dialect): string {
+  const { fold, any, join } = dialect
+  const money = `e.network = a.network AND ${fold('e.asset')} = ${fold('a.address')}
+    AND ${fold('e.payer')} = ${fold('b.payer')} AND e.id < $day
+    AND e.state = 'confirmed' AND e.product <> 'facilitator'`
+  return `WITH p AS (
+    SELECT coalesce(client, 'other') AS client, ${keyFrom(dialect, 'payments', true)}
+      AND state = 'confirmed' AND product <> 'facilitator'
+  ), b AS (
+    SELECT class, merchant, route, client, ${any('payer')} AS payer, count(*) AS payments
+    FROM p GROUP BY class, merchant, route, client, ${fold('payer')}
+  )
+  SELECT b.*, CASE WHEN EXISTS (
+      SELECT 1 FROM assets AS a ${join('payments', 'e', money)}
+    ) THEN 1 ELSE 0 END AS again
+  FROM b ORDER BY class, merchant, route, client, ${fold('payer')}`
+}
 
 /** The smallest id or time of each table, by an index. */
 const firstSql = `SELECT (SELECT min(id) FROM payments) AS payment,
-  (SELECT min(id) FROM authorizations) AS "authorization", (SELECT min(hour) FROM hours) AS hour,
+  (SELECT min(id) FROM authorizations) AS "authorization", (SELECT min(day) FROM requests) AS day,
   (SELECT min(created_at) FROM transactions WHERE kind NOT IN ('payment', 'batch'))
     AS "transactionAt"`
 
@@ -223,7 +242,6 @@ export function figuresOf(sums: SpanRows): SalesOfSpan {
       const { network, kind, unknownGas } = row
       return { network, kind, unknownGas, gasWei: gasOf(row) }
     }),
-    requests: sums.requests,
   }
 }
 
@@ -232,7 +250,7 @@ export function firstOf(first: FirstRow | undefined): number | undefined {
   const times = [
     timeOf(first?.payment ?? null),
     timeOf(first?.authorization ?? null),
-    first?.hour ?? null,
+    first?.day ?? null,
     first?.transactionAt ?? null,
   ].filter((time) => time !== null)
   return times.length === 0 ? undefined : Math.min(...times)
@@ -241,6 +259,11 @@ export function firstOf(first: FirstRow | undefined): number | undefined {
 /** The smallest id of a payment whose request came at this time or later. */
 export function idAt(at: number): string {
   return `pay_${at.toString(16).padStart(12, '0')}`
+}
+
+/** The values of `buyersOf`. */
+export function buyersIn({ from, to }: Span) {
+  return { from: idAt(from), to: idAt(to), day: idAt(from - (from % dayMs)) }
 }
 
 function timeOf(id: string | null): number | null {
@@ -397,21 +420,25 @@ export type SalesRow = SalesKey & SalesFigures
 /** Transactions without a payment or an order: grants, approves, cancelled account nonces. */
 export type OtherGas = { network: Network.Id; kind: string; gasWei: bigint; unknownGas: number }
 
-/** Requests of a route: without a credential, paid, and refused or failed ones with a credential. */
-export type RequestCounts = {
+/** Requests of one kind of client to a route, at one step of the table `requests`. */
+export type RequestCounts = Omit<typeof requests.$inferSelect, 'day'>
+
+/** Confirmed payments of a payer to a route, of one kind of client. */
+export type BuyerRow = {
+  class: Exclude<SalesClass, 'facilitator'>
   merchant: string
   route: string
-  asked: number
-  paid: number
-  failed: number
+  client: Client.Kind
+  payer: Address
+  payments: number
+  /** Whether the payer has paid on an earlier UTC day: 1 or 0. */
+  again: number
 }
 
 /** Figures of one span, all of one state of the database. */
 export type SalesOfSpan = {
   rows: readonly SalesRow[]
   otherGas: readonly OtherGas[]
-  /** Of the whole hours that the span is in. */
-  requests: readonly RequestCounts[]
 }
 
 export type SalesQuery = {
@@ -437,6 +464,10 @@ export type SalesReads = {
    * written back, and within the service nothing else runs.
    */
   ofSpan(span: Span, query: SalesQuery): Promise<SalesOfSpan>
+  /** Counts of a UTC day, by its begin (unix ms). */
+  requestsOf(day: number): Promise<readonly RequestCounts[]>
+  /** Payers of a span within a UTC day. Ask for short spans, as for `ofSpan`. */
+  buyersOf(span: Span): Promise<readonly BuyerRow[]>
   /** Unix ms before which there are no figures; undefined when there are none at all. */
   firstAt(): Promise<number | undefined>
   /** The newest description first. */
@@ -445,10 +476,10 @@ export type SalesReads = {
 
 export type SalesLedger = SalesReads & {
   /**
-   * Adds to the counts of an hour (unix ms of its begin), and deletes hours that began before
+   * Adds to the counts of a UTC day (unix ms of its begin), and deletes days that began before
    * `keptFrom`. Does not wait for the disk: a power loss may undo it until the next other commit.
    */
-  addRequests(hour: number, counts: readonly RequestCounts[], keptFrom: number): Promise<void>
+  addRequests(day: number, counts: readonly RequestCounts[], keptFrom: number): Promise<void>
   /** Keeps the accounts and the assets of a configuration beside those of earlier ones. */
   describe(input: {
     accounts: readonly Address[]

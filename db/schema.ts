@@ -14,6 +14,7 @@ import {
 } from 'drizzle-orm/sqlite-core'
 import type { Address, Hex } from 'viem'
 import type { TransferMethod } from '../src/protocol/Asset'
+import type * as Client from '../src/protocol/Client'
 import type * as Network from '../src/protocol/Network'
 import * as Authorization from './Authorization'
 import * as Order from './Order'
@@ -176,6 +177,8 @@ export const payments = table(
      * all that was signed, but not the bytes that were sent.
      */
     credentialHash: text('credential_hash'),
+    /** Kind of the client that paid; NULL for the facilitator. */
+    client: text('client').$type<Client.Kind>(),
     bound: flag('bound').notNull(),
     /** When the request arrived whose simulation passed. */
     receivedAt: at('received_at').notNull(),
@@ -589,25 +592,37 @@ export type TopUpRow = typeof grantTopUps.$inferSelect
 
 /** What the figures of sales need besides payments and transactions. */
 
-/** Requests by UTC hour and route. The table has no rowid, which the migration says. */
-export const hours = table(
-  'hours',
+/**
+ * `asked`: an answer 402 to a request without a credential. `tried`: a request with one. `refused`:
+ * such a request got a problem. `paid`: its payment was confirmed, or its answer by use was given.
+ */
+export const steps = ['asked', 'tried', 'refused', 'paid'] as const
+
+/**
+ * Requests by UTC day, route and kind of client. By day, because each kind and each reason of a
+ * refusal is a row that a stranger can cause. The table has no rowid, which the migration says.
+ */
+export const requests = table(
+  'requests',
   {
     /** Unix ms of its begin. */
-    hour: at('hour').notNull(),
+    day: at('day').notNull(),
     merchant: text('merchant').notNull(),
     route: text('route').notNull(),
-    /** Answers 402 to requests without a credential. */
-    asked: integer('asked').notNull(),
-    /** Purchases whose payment was confirmed, or whose answer by use was given. */
-    paid: integer('paid').notNull(),
-    /** Requests with a credential that got a problem. */
-    failed: integer('failed').notNull(),
+    client: text('client').$type<Client.Kind>().notNull(),
+    step: text('step').$type<(typeof steps)[number]>().notNull(),
+    /** What was presented in `tried`, the reason in `refused`; else empty. */
+    detail: text('detail').notNull(),
+    times: integer('times').notNull(),
   },
   (self) => [
-    primaryKey({ columns: [self.hour, self.merchant, self.route] }),
-    check('hours_hour', sql`${self.hour} >= 0 AND ${self.hour} % 3600000 = 0`),
-    check('hours_counts', sql`${self.asked} >= 0 AND ${self.paid} >= 0 AND ${self.failed} >= 0`),
+    primaryKey({
+      columns: [self.day, self.merchant, self.route, self.client, self.step, self.detail],
+    }),
+    check('requests_day', sql`${self.day} >= 0 AND ${self.day} % 86400000 = 0`),
+    check('requests_step', oneOf(self.step, steps)),
+    check('requests_detail', sql`(${self.detail} = '') = (${self.step} IN ('asked', 'paid'))`),
+    check('requests_times', sql`${self.times} >= 0`),
   ],
 )
 
@@ -824,6 +839,7 @@ export const authorizations = table(
     resource: text('resource').notNull(),
     idempotencyKey: text('idempotency_key'),
     credentialHash: text('credential_hash'),
+    client: text('client').$type<Client.Kind>(),
     bound: flag('bound').notNull(),
     receivedAt: at('received_at').notNull(),
     knownBlock: block('known_block').notNull(),

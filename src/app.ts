@@ -265,7 +265,7 @@ async function stop(listener: Listener, parts: AppParts): Promise<void> {
   current.isStopping = true
   // A lane that is taken during the stop would be driven to its end first.
   ledger.lanes.retire()
-  const { paywall, settling, startedStock, settlement, webhooks, hours } = parts
+  const { paywall, settling, startedStock, settlement, webhooks, requestCounts } = parts
   const deadline = now() + current.config.service.stopSeconds * 1000
   /**
    * Limits the time of a last write. When the database server is gone, a write waits for it,
@@ -283,6 +283,6 @@ async function stop(listener: Listener, parts: AppParts): Promise<void> {
   await last(Promise.all([...stopped, startedStock?.desk.stop()]), 2 * leastMs)
   await Promise.race([closed, Bun.sleep(200)])
   await listener.stop(true)
-  await last(hours.stop(), leastMs)
+  await last(requestCounts.stop(), leastMs)
   await last(Promise.resolve(database.close()), 0)
 }

@@ -1,5 +1,5 @@
 -- The first schema. drizzle-kit wrote the tables and indexes from the files of db/. Written by hand are
--- `WITHOUT ROWID` of `hours` and `transaction_members`, whose short rows are in the index of their key, and the triggers
+-- `WITHOUT ROWID` of `requests` and `transaction_members`, whose short rows are in the index of their key, and the triggers
 -- at the end.
 CREATE TABLE `answers` (
 	`payment_id` text PRIMARY KEY NOT NULL,
@@ -59,6 +59,7 @@ CREATE TABLE `payments` (
 	`idempotency_key` text,
 	`challenge_id` text,
 	`credential_hash` text,
+	`client` text,
 	`bound` integer NOT NULL,
 	`received_at` integer NOT NULL,
 	`known_block` integer NOT NULL,
@@ -108,6 +109,20 @@ CREATE INDEX `payments_unfinished` ON `payments` (`state`) WHERE state IN ('broa
 CREATE INDEX `payments_idempotency` ON `payments` (`merchant`,`route`,`payer`,`idempotency_key`) WHERE idempotency_key IS NOT NULL;
 CREATE INDEX `payments_block` ON `payments` (`network`,`block_number`) WHERE block_number IS NOT NULL;
 CREATE UNIQUE INDEX `payments_money` ON `payments` (`network`,`asset`,`payer`,`nonce`);
+CREATE TABLE `requests` (
+	`day` integer NOT NULL,
+	`merchant` text NOT NULL,
+	`route` text NOT NULL,
+	`client` text NOT NULL,
+	`step` text NOT NULL,
+	`detail` text NOT NULL,
+	`times` integer NOT NULL,
+	PRIMARY KEY(`day`, `merchant`, `route`, `client`, `step`, `detail`),
+	CONSTRAINT "requests_day" CHECK("requests"."day" >= 0 AND "requests"."day" % 86400000 = 0),
+	CONSTRAINT "requests_step" CHECK("requests"."step" IN ('asked', 'tried', 'refused', 'paid')),
+	CONSTRAINT "requests_detail" CHECK(("requests"."detail" = '') = ("requests"."step" IN ('asked', 'paid'))),
+	CONSTRAINT "requests_times" CHECK("requests"."times" >= 0)
+) WITHOUT ROWID;
 CREATE TABLE `transaction_members` (
 	`transaction_hash` text NOT NULL,
 	`position` integer NOT NULL,
@@ -176,6 +191,7 @@ CREATE TABLE `authorizations` (
 	`resource` text NOT NULL,
 	`idempotency_key` text,
 	`credential_hash` text,
+	`client` text,
 	`bound` integer NOT NULL,
 	`received_at` integer NOT NULL,
 	`known_block` integer NOT NULL,
@@ -347,17 +363,6 @@ CREATE TABLE `assets` (
 	CONSTRAINT "assets_address" CHECK(length(unhex(substr("assets"."address", 3))) IS 20 AND "assets"."address" GLOB '0x*'),
 	CONSTRAINT "assets_decimals" CHECK("assets"."decimals" BETWEEN 0 AND 36)
 );
-CREATE TABLE `hours` (
-	`hour` integer NOT NULL,
-	`merchant` text NOT NULL,
-	`route` text NOT NULL,
-	`asked` integer NOT NULL,
-	`paid` integer NOT NULL,
-	`failed` integer NOT NULL,
-	PRIMARY KEY(`hour`, `merchant`, `route`),
-	CONSTRAINT "hours_hour" CHECK("hours"."hour" >= 0 AND "hours"."hour" % 3600000 = 0),
-	CONSTRAINT "hours_counts" CHECK("hours"."asked" >= 0 AND "hours"."paid" >= 0 AND "hours"."failed" >= 0)
-) WITHOUT ROWID;
 CREATE TABLE `own_accounts` (
 	`address` text COLLATE NOCASE PRIMARY KEY NOT NULL,
 	`added_at` integer NOT NULL,

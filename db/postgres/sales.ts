@@ -1,11 +1,12 @@
 import { postgres as dialect } from '../dialect'
 import {
   type AssetRow,
+  type BuyerRow,
+  buyersIn,
   type FirstRow,
   figuresOf,
   firstOf,
   idAt,
-  type RequestCounts,
   type SalesLedger,
   type SpanRows,
   salesSql,
@@ -25,13 +26,15 @@ export function createSales({ commits, reader }: Pick<Parts, 'commits' | 'reader
       if (row === undefined) throw new Error('the figures have no row')
       return figuresOf(JSON.parse(row.sums) as SpanRows)
     },
+    requestsOf: (day) => reader.all(...positional(sql.requests, { day })),
+    buyersOf: (span) => reader.all<BuyerRow>(...positional(sql.buyers, buyersIn(span))),
     firstAt: async () => firstOf(await reader.one<FirstRow>(sql.first)),
     assets: () => reader.all<AssetRow>(sql.assets),
-    addRequests: (hour, counts, keptFrom) =>
+    addRequests: (day, counts, keptFrom) =>
       commits.addSoon({
         call: 'add_requests',
-        input: { hour, counts: counts.map(countsOf), keptFrom },
-        key: 'hours',
+        input: { day, counts: counts.map((each) => ({ ...each })), keptFrom },
+        key: 'requests',
       }),
     describe: (input) =>
       commits.addSoon({
@@ -42,20 +45,15 @@ export function createSales({ commits, reader }: Pick<Parts, 'commits' | 'reader
   }
 }
 
-function countsOf({ merchant, route, asked, paid, failed }: RequestCounts) {
-  return { merchant, route, asked, paid, failed }
-}
-
 /** All figures of a span as one statement, which sees one state of the database. */
 export function spanSql(byPayer: boolean): string {
-  const { payments, orders, orderGas, charges, otherGas, requests } = salesSql(dialect)
+  const { payments, orders, orderGas, charges, otherGas } = salesSql(dialect)
   const parts: Readonly<Record<keyof SpanRows, string>> = {
     payments: payments(byPayer),
     orders: orders(byPayer),
     orderGas: orderGas(byPayer),
     charges: charges(byPayer),
     otherGas,
-    requests,
   }
   const members = Object.entries(parts).map(
     ([name, each]) => `'${name}', (SELECT coalesce(json_agg(r), '[]') FROM (${each}) AS r)`,

@@ -2,6 +2,7 @@ import type { Database, Statement } from 'bun:sqlite'
 import { sqlite as dialect } from '../dialect'
 import {
   type AssetRow,
+  buyersIn,
   type FirstRow,
   figuresOf,
   firstOf,
@@ -13,7 +14,7 @@ import {
   type Span,
   salesSql,
 } from '../sales'
-import { assets, hours, ownAccounts } from '../schema'
+import { assets, ownAccounts, requests } from '../schema'
 import type { Db } from './open'
 import { insertInto, statement } from './statement'
 import { write } from './write'
@@ -37,13 +38,14 @@ export function createSalesReads(sqlite: Database): SalesReads {
       orderGas: all(sql.orderGas(byPayer), ids),
       charges: all(sql.charges(byPayer), ids),
       otherGas: all(sql.otherGas, times),
-      requests: all(sql.requests, times),
     })
   }
   // One transaction, so that all figures are of one state.
   const inOne = sqlite.transaction(figures)
   return {
     ofSpan: async (span, query) => inOne(span, query),
+    requestsOf: async (day) => all(sql.requests, { day }),
+    buyersOf: async (span) => all(sql.buyers, buyersIn(span)),
     firstAt: async () => firstOf(all<FirstRow>(sql.first)[0]),
     assets: async () => all<AssetRow>(sql.assets),
   }
@@ -52,12 +54,11 @@ export function createSalesReads(sqlite: Database): SalesReads {
 export function createSales(db: Db): SalesLedger {
   const add = insertInto(
     db,
-    hours,
-    `ON CONFLICT (hour, merchant, route) DO UPDATE
-     SET asked = asked + excluded.asked, paid = paid + excluded.paid,
-       failed = failed + excluded.failed`,
+    requests,
+    `ON CONFLICT (day, merchant, route, client, step, detail) DO UPDATE
+     SET times = times + excluded.times`,
   )
-  const remove = statement(db, 'DELETE FROM hours WHERE hour < $keptFrom')
+  const remove = statement(db, 'DELETE FROM requests WHERE day < $keptFrom')
   const addAccount = insertInto(db, ownAccounts, 'ON CONFLICT DO NOTHING')
   const addAsset = insertInto(
     db,
@@ -69,10 +70,10 @@ export function createSales(db: Db): SalesLedger {
   )
   return {
     ...createSalesReads(db.sqlite),
-    async addRequests(hour, counts, keptFrom) {
+    async addRequests(day, counts, keptFrom) {
       db.withoutSync(() =>
         write(db, () => {
-          for (const count of counts) add({ hour, ...count })
+          for (const count of counts) add({ day, ...count })
           remove().run({ keptFrom })
         }),
       )

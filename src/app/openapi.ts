@@ -11,6 +11,7 @@ import { quoteNames, termsQuery } from '../stock/Instrument'
 import * as Orders from '../stock/Order'
 import { actionFields, actionNames } from '../web/admin/actions'
 import { searchQuery } from '../web/admin/payments'
+import { rangeQuery } from '../web/admin/range'
 import { signInFields, signOutFields } from '../web/admin/sign-in'
 
 /** An endpoint of our own, with the schemas that check its requests. */
@@ -68,6 +69,14 @@ function endpointsOf({ service, stock, networks }: Config): Endpoint[] {
       body: Messages.envelope,
     }),
     post(baseUrl, '/admin', 'Signs the operator in, by a cookie.', { body: signInFields, ...form }),
+    get(baseUrl, '/admin/sales', 'What was earned in a period, for the operator.', {
+      query: rangeQuery,
+      answerType: 'text/html',
+    }),
+    get(baseUrl, '/admin/funnel', 'What became of the visitors of a period, for the operator.', {
+      query: rangeQuery,
+      answerType: 'text/html',
+    }),
     get(baseUrl, '/admin/payments', 'Payments for the operator, the newest first.', {
       query: searchQuery,
       answerType: 'text/html',

@@ -1,6 +1,7 @@
 import type { Certificates } from '../acme/certificates'
+import { createRanges } from '../books/ranges'
 import { createRecent, type Recent } from '../books/read'
-import { createTally, startHours } from '../books/tally'
+import { createTally, startRequestCounts } from '../books/tally'
 import { bufferedBytes } from '../facilitator/handler'
 import { createPayees } from '../facilitator/payees'
 import { createSettleRuns } from '../facilitator/settle-once'
@@ -19,7 +20,7 @@ import { createReclaim } from '../paywall/answer/transfer-rate'
 import { attemptsMax, cutAttemptsMax } from '../paywall/answer/undelivered'
 import type { Claims } from '../paywall/checkout'
 import { createPlausibility } from '../paywall/credential'
-import { showChallenges, withDeliveries } from '../paywall/metrics'
+import { showRequests, withDeliveries } from '../paywall/metrics'
 import { createQuoter } from '../paywall/offer/quote'
 import { createPaywall } from '../paywall/paywall'
 import { createLookup } from '../paywall/usage/lookup'
@@ -102,6 +103,7 @@ export async function startParts(base: Base, { peerOf, certificates }: HttpServe
     pending: () => ledger.payments.pending(pendingShown),
     /** The figures of the last days. */
     recent: createRecentFigures(base),
+    ranges: createRanges({ sales: base.ledger.sales, attempts, now: base.now }),
   }
 }
 
@@ -191,7 +193,7 @@ async function startSales(
     now,
     log,
   }
-  showChallenges(registry, tally)
+  showRequests(registry, tally)
   const quoter = createQuoter({
     ...terms,
     whyNot: settlement.whyNot,
@@ -243,11 +245,14 @@ async function startSales(
   /** Whether the credential of a request may pay for its body. */
   const isPlausible = createPlausibility(terms)
   /** Writes the counts of requests. */
-  const hours = startHours({ ledger: ledger.sales, tally, now })
-  base.onFailure(hours.stop)
+  const requestCounts = startRequestCounts({ ledger: ledger.sales, tally, now })
+  base.onFailure(requestCounts.stop)
   /** Signer of receipts. */
   const receiptAddress = receipts.address
-  return { paywall, claims, isPlausible, exchange, startedStock, lookup, hours, receiptAddress }
+  return {
+    ...{ paywall, tally, claims, isPlausible, exchange, startedStock, lookup },
+    ...{ requestCounts, receiptAddress },
+  }
 }
 
 /**
@@ -261,13 +266,15 @@ export function collect(run: () => void = () => Bun.gc(true)): number {
   return (user + system) / 1000
 }
 
+const attempts = { attemptsMax, cutAttemptsMax }
+
 /**
  * The figures of the last days. They are read again when a payment or an order of theirs changes.
  */
 function createRecentFigures({ ledger, now }: Base): Recent {
   const recent: Recent = createRecent({
     sales: ledger.sales,
-    attempts: { attemptsMax, cutAttemptsMax },
+    attempts,
     now,
     follow: () =>
       ledger.onChange({

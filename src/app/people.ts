@@ -34,7 +34,7 @@ export function createPeople(config: Config, parts: AppParts, options: Options) 
     heldOrders: () => startedStock?.desk.held(),
     spentBudgets: parts.sponsoring.spent,
     storageFault: () => database.storage.fault(),
-    flushRequests: parts.hours.flush,
+    flushRequests: parts.requestCounts.flush,
     file: parts.operator?.file,
     assets: ledger.sales.assets,
     ledger: ledger.admin,

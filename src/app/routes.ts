@@ -96,6 +96,8 @@ export function createRoutes(on: Handlers): Routes {
     GET: byPeople(({ admin }, request) => admin.overview(request)),
     POST: byPeople(({ admin }, request) => admin.signIn(request)),
   })
+  page('/admin/sales', ({ admin }, request) => admin.sales(request))
+  page('/admin/funnel', ({ admin }, request) => admin.funnel(request))
   page('/admin/payments', ({ admin }, request) => admin.payments(request))
   page('/admin/payments.csv', ({ admin }, request) => admin.csv(request))
   page('/admin/payments/:id', ({ admin }, request, { id = '' }) => admin.payment(request, id))

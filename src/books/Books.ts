@@ -49,7 +49,8 @@ type Sum = Omit<Line, 'usd'>
 
 type GasLine = { asset: Asset; kind: string; gasWei: bigint; usd: bigint | undefined }
 
-type RequestLine = Group & Requests
+/** `failed`: requests with a credential that got a problem. */
+type RequestLine = Group & { asked: number; paid: number; failed: number }
 
 export type Report = {
   by: By
@@ -66,6 +67,8 @@ export type Report = {
   requests: readonly RequestLine[]
   /** Included transactions whose cost an earlier version did not store. */
   unknownGas: number
+  /** Days after `to` are not in it, because it has too many lines. */
+  isCut: boolean
 }
 
 const classes: readonly SalesClass[] = ['sale', 'own', 'facilitator']
@@ -104,15 +107,23 @@ export function create(by: By, assets: readonly AssetRow[]) {
         const asset = assetOf(assets, network, undefined)
         otherGas.set(key, { asset, kind, gasWei: before + gasWei })
       }
-      for (const count of span.requests) {
+    },
+    /** Adds the counts of a UTC day. */
+    addRequests(day: string, counts: readonly RequestCounts[]): void {
+      for (const count of counts) {
         const group = groupOf(by, day, count)
         const key = Object.values(group).join(' ')
-        requests.set(key, { ...group, ...plusRequests(requests.get(key), count) })
+        const line = requests.get(key) ?? { ...group, asked: 0, paid: 0, failed: 0 }
+        requests.set(key, line)
+        const { step, times } = count
+        if (step !== 'tried') line[step === 'refused' ? 'failed' : step] += times
       }
     },
-    report: (period: { from: number; to: number }): Report => ({
+    lines: () => lines.size,
+    report: (period: { from: number; to: number }, isCut = false): Report => ({
       by,
       ...period,
+      isCut,
       lines: [...lines.values()].map(valued).sort(inOrder),
       totals: [...totals.values()].map(valued).sort(inOrder),
       otherGas: [...otherGas.values()].map((line) => {
@@ -188,13 +199,6 @@ export function plus(a: SalesFigures, b: SalesFigures): SalesFigures {
     gasWei: a.gasWei + b.gasWei,
     unknownGas: a.unknownGas + b.unknownGas,
   }
-}
-
-type Requests = Pick<RequestCounts, 'asked' | 'paid' | 'failed'>
-
-export function plusRequests(a: Requests | undefined, b: Requests): Requests {
-  const { asked = 0, paid = 0, failed = 0 } = a ?? {}
-  return { asked: asked + b.asked, paid: paid + b.paid, failed: failed + b.failed }
 }
 
 function valued(line: Sum): Line {

@@ -3,7 +3,7 @@ import * as Amount from '../protocol/Amount'
 import { type Asset, type Group, type Line, nameOf, type Report, usdText } from './Books'
 
 /** Most lines of a table; the other formats have all. */
-const shownMax = 100
+export const shownMax = 100
 
 /** The report for people: aligned tables, then notes about what needs attention. */
 export function reportText(report: Report): string {
@@ -29,7 +29,7 @@ export function reportText(report: Report): string {
 }
 
 /** `2026-11-20 08:00`. */
-function minute(at: number): string {
+export function minute(at: number): string {
   return new Date(at).toISOString().slice(0, 16).replace('T', ' ')
 }
 
@@ -99,7 +99,7 @@ function usdCell(micro: bigint | undefined): string {
 }
 
 /** Columns of equal width; the first `left` of them are texts, the others numbers. */
-function align(rows: readonly (readonly (string | undefined)[])[], left: number): string[] {
+export function align(rows: readonly (readonly (string | undefined)[])[], left: number): string[] {
   const widths = (rows[0] ?? []).map((_, index) =>
     Math.max(...rows.map((row) => (row[index] ?? '').length)),
   )
@@ -192,7 +192,7 @@ function requestTable(by: string, requests: Report['requests']): string[] {
       asked === 0 ? '' : `${((paid / asked) * 100).toFixed(1)} %`,
     ])
   return [
-    `Requests${isGrouped ? ` by ${by}` : ''}, in whole UTC hours`,
+    `Requests${isGrouped ? ` by ${by}` : ''}, in whole UTC days`,
     ...align([[isGrouped ? by : '', '402', 'paid', 'failed', 'paid of 402'], ...rows], 1),
   ]
 }

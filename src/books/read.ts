@@ -5,11 +5,13 @@ import type {
   SalesQuery,
   SalesReads,
   SalesRow,
+  Span,
 } from '../../db/sales'
 import { dayMs, hourMs } from '../protocol/Time'
 import * as Books from './Books'
+import * as Funnel from './Funnel'
 
-type ReadOptions = {
+export type ReadOptions = {
   sales: SalesReads
   by: Books.By
   /** Unix ms; `to` is not part of the period. */
@@ -17,29 +19,59 @@ type ReadOptions = {
   to: number
   /** The attempts after which an answer can no longer be fetched. */
   attempts: Pick<SalesQuery['redeemable'], 'attemptsMax' | 'cutAttemptsMax'>
+  /** With more lines the report ends with the day that has them. */
+  linesMax?: number
 }
 
 /**
- * The figures of a period. Reads one hour after the other, and other work runs between them,
- * because a read of the whole period would keep the database's log from being written back. A
- * change during the reads is shown before or after its effect; each payment is counted once.
+ * The figures of a period. Reads it in short parts, and other work runs between them, because a
+ * read of the whole period would keep the database's log from being written back. A change during
+ * the reads is shown before or after its effect; each payment is counted once.
  */
 export async function readBooks(options: ReadOptions): Promise<Books.Report> {
-  const { sales, by, to, attempts } = options
+  const { sales, by, from, to, attempts, linesMax = Number.POSITIVE_INFINITY } = options
   const books = Books.create(by, await sales.assets())
-  const first = await sales.firstAt()
-  const begin = Math.max(options.from, hourOf(first ?? to))
   const query = { byPayer: by === 'payer', redeemable: { now: to, ...attempts } }
-  for (let from = begin; from < to; from = hourOf(from) + hourMs) {
-    const span = { from, to: Math.min(to, hourOf(from) + hourMs) }
-    books.add(dayOf(from), await sales.ofSpan(span, query))
-    await new Promise((resolve) => setImmediate(resolve))
+  const inParts = createParts()
+  for (const day of await daysOf(options)) {
+    const name = dayOf(day)
+    books.addRequests(name, await sales.requestsOf(day))
+    await inParts(Math.max(from, day), Math.min(to, day + dayMs), async (span) => {
+      const part = await sales.ofSpan(span, query)
+      books.add(name, part)
+      return countOf(part)
+    })
+    const end = Math.min(to, day + dayMs)
+    if (books.lines() > linesMax && end < to) return books.report({ from, to: end }, true)
   }
-  return books.report({ from: options.from, to })
+  return books.report({ from, to })
 }
 
-function hourOf(at: number): number {
-  return Math.floor(at / hourMs) * hourMs
+/** The funnel of the UTC days from that of `from` on, read as `readBooks` does. */
+export async function readFunnel(
+  options: Omit<ReadOptions, 'by' | 'attempts'> & { by: Funnel.By },
+): Promise<Funnel.Report> {
+  const { sales, by, from, to } = options
+  const funnel = Funnel.create(by)
+  const inParts = createParts()
+  for (const day of await daysOf(options)) {
+    const add = funnel.day(dayOf(day))
+    for (const row of await sales.requestsOf(day)) add.requests(row)
+    await inParts(day, Math.min(to, day + dayMs), async (span) => {
+      const rows = await sales.buyersOf(span)
+      for (const row of rows) add.buyer(row)
+      return rows.reduce((sum, { payments }) => sum + payments, 0)
+    })
+  }
+  return funnel.report({ from: from - (from % dayMs), to })
+}
+
+/** The begins of the UTC days of a period in which there is something, the oldest first. */
+async function daysOf({ sales, from, to }: Pick<ReadOptions, 'sales' | 'from' | 'to'>) {
+  const begin = Math.max(from, (await sales.firstAt()) ?? to)
+  const days: number[] = []
+  for (let day = begin - (begin % dayMs); day < to; day += dayMs) days.push(day)
+  return days
 }
 
 /** `2026-11-20`, UTC. */
@@ -72,7 +104,13 @@ type RecentOptions = {
 export type RecentDays = {
   /** Unix ms. */
   to: number
-  days: readonly { from: number; spans: readonly SalesOfSpan[] }[]
+  days: readonly RecentDay[]
+}
+
+type RecentDay = {
+  from: number
+  spans: readonly SalesOfSpan[]
+  requests: readonly RequestCounts[]
 }
 
 export type Recent = ReturnType<typeof createRecent>
@@ -84,10 +122,10 @@ type Kept = { span: SalesOfSpan; readAt: number }
  * change are kept in memory, so that each page reads only what is open.
  */
 export function createRecent(options: RecentOptions) {
-  const { now, sales } = options
+  const { now, sales, attempts } = options
   let { follow } = options
   const kept = createKept(now)
-  const reader = createReader(options)
+  const inParts = createParts()
   let progress: RecentDays | undefined
   let last: Promise<unknown> = Promise.resolve()
 
@@ -96,7 +134,14 @@ export function createRecent(options: RecentOptions) {
     if (known !== undefined) return known
     const before = kept.changes()
     const readAt = now()
-    const span = await reader(from, Math.min(to, from + hourMs), to)
+    const query = { byPayer: false, redeemable: { now: to, ...attempts } }
+    const parts: SalesOfSpan[] = []
+    await inParts(from, Math.min(to, from + hourMs), async (span) => {
+      const part = await sales.ofSpan(span, query)
+      parts.push(part)
+      return countOf(part)
+    })
+    const span = sumOf(parts)
     const isOver = to >= from + hourMs + settledMs
     const isSame = kept.changes() === before
     if (isOver && isSame && span.rows.every(isFinal)) kept.addHour(from, { span, readAt })
@@ -116,12 +161,13 @@ export function createRecent(options: RecentOptions) {
     const today = to - (to % dayMs)
     const first = (await sales.firstAt()) ?? to
     kept.forgetBefore(today - 40 * dayMs)
-    const found: { from: number; spans: readonly SalesOfSpan[] }[] = []
+    const found: RecentDay[] = []
     progress = { to, days: found }
     for (let index = 0; index < count; index++) {
       const from = today - index * dayMs
       if (from + dayMs <= first) break
-      found.push({ from, spans: await readDay(from, to) })
+      const requests = await sales.requestsOf(from)
+      found.push({ from, spans: await readDay(from, to), requests })
     }
     return progress
   }
@@ -189,26 +235,27 @@ function createKept(now: () => number) {
   }
 }
 
-/** Reads an hour in parts that are short, and lets other work run between them. */
-function createReader({ sales, attempts }: RecentOptions) {
+/**
+ * Reads a span in parts that are short, and lets other work run between them. `read` resolves with
+ * the number of payments in its part.
+ */
+function createParts() {
   /** Length of the next part, by the payments of the one before it. */
   let step = stepMinMs
-  return async (from: number, to: number, now: number): Promise<SalesOfSpan> => {
-    const query = { byPayer: false, redeemable: { now, ...attempts } }
-    const parts: SalesOfSpan[] = []
+  return async (from: number, to: number, read: (span: Span) => Promise<number>) => {
     for (let at = from; at < to; ) {
       const end = Math.min(to, at + step)
-      const part = await sales.ofSpan({ from: at, to: end }, query)
-      // Requests are counted by whole hours.
-      parts.push(at === from ? part : { ...part, requests: [] })
-      const count = part.rows.reduce((sum, row) => sum + row.payments + row.pending, 0)
+      const count = await read({ from: at, to: end })
       const wanted = ((end - at) * slicePayments) / Math.max(1, count)
       step = Math.round(Math.max(stepMinMs, Math.min(wanted, 2 * step, hourMs)))
       at = end
       await new Promise((resolve) => setImmediate(resolve))
     }
-    return sumOf(parts)
   }
+}
+
+function countOf({ rows }: SalesOfSpan): number {
+  return rows.reduce((sum, row) => sum + row.payments + row.pending, 0)
 }
 
 /** Whether neither time nor buyers can change a row. */
@@ -221,7 +268,6 @@ function sumOf(parts: readonly SalesOfSpan[]): SalesOfSpan {
   if (only !== undefined && others.length === 0) return only
   const rows = new Map<string, SalesRow>()
   const gas = new Map<string, OtherGas>()
-  const requests = new Map<string, RequestCounts>()
   for (const part of parts) {
     for (const row of part.rows) {
       const { network, asset, merchant, route } = row
@@ -235,15 +281,10 @@ function sumOf(parts: readonly SalesOfSpan[]): SalesOfSpan {
       const sum = { gasWei: gasWei + row.gasWei, unknownGas: unknownGas + row.unknownGas }
       gas.set(key, { ...row, ...sum })
     }
-    for (const row of part.requests) {
-      const key = `${row.merchant} ${row.route}`
-      requests.set(key, { ...row, ...Books.plusRequests(requests.get(key), row) })
-    }
   }
   return {
     rows: [...rows.values()],
     otherGas: [...gas.values()],
-    requests: [...requests.values()],
   }
 }
 
@@ -256,7 +297,8 @@ export async function reportOf(
 ): Promise<Books.Report> {
   const today = to - (to % dayMs)
   const books = Books.create(by, await sales.assets())
-  for (const { from, spans } of days.slice(0, count)) {
+  for (const { from, spans, requests } of days.slice(0, count)) {
+    books.addRequests(dayOf(from), requests)
     for (const span of spans) books.add(dayOf(from), span)
     await new Promise((resolve) => setImmediate(resolve))
   }

@@ -1,7 +1,9 @@
 import type { RequestCounts, SalesLedger } from '../../db/sales'
-import { hourMs } from '../protocol/Time'
+import type * as Client from '../protocol/Client'
+import * as Problem from '../protocol/Problem'
+import { dayMs } from '../protocol/Time'
 
-/** Requests of a route since the start; the hot path only adds to these numbers. */
+/** Requests of one kind of client to a route since the start; the hot path only adds to numbers. */
 type Count = {
   /** All answers 402. */
   sent: number
@@ -9,72 +11,136 @@ type Count = {
   asked: number
   /** Purchases whose payment was confirmed, or whose answer by use was given. */
   paid: number
-  /** Requests with a credential that got a problem. */
-  failed: number
+  /** Requests with a credential, by what they present. */
+  tried: Map<string, number>
+  /** Those that got a problem, by its reason. */
+  refused: Map<string, number>
 }
 
-type Kept = Count & { written: RequestCounts; taken: number }
+/** What a count belongs to. */
+type Place = Pick<RequestCounts, 'merchant' | 'route' | 'client'>
+
+/** Remembers what was taken of each count, so that the next one takes only what is new. */
+type Taker = ReturnType<typeof createTaker>
 
 export type Tally = ReturnType<typeof createTally>
 
 /**
- * Counts requests in memory, by merchant and route. The routes are those of configurations, so their
- * number is bounded by the file.
+ * Counts requests in memory, by merchant, route and kind of client. The routes are those of
+ * configurations, the kinds and the reasons are closed sets, so the number of counts is bounded.
  */
 export function createTally() {
-  const byMerchant = new Map<string, Map<string, Kept>>()
-  const add = (merchant: string, route: string): Kept => {
-    const none = { asked: 0, paid: 0, failed: 0 }
-    const made = { sent: 0, ...none, written: { merchant, route, ...none }, taken: 0 }
-    const routes = byMerchant.get(merchant)
-    if (routes === undefined) byMerchant.set(merchant, new Map([[route, made]]))
-    else routes.set(route, made)
-    return made
+  const byMerchant = new Map<string, Map<string, Map<Client.Kind, Count>>>()
+  const places: { place: Place; count: Count }[] = []
+  const add = (place: Place): Count => {
+    const { merchant, route, client } = place
+    const count = { sent: 0, asked: 0, paid: 0, tried: new Map(), refused: new Map() }
+    const routes = byMerchant.get(merchant) ?? new Map<string, Map<Client.Kind, Count>>()
+    const clients = routes.get(route) ?? new Map<Client.Kind, Count>()
+    byMerchant.set(merchant, routes.set(route, clients.set(client, count)))
+    places.push({ place, count })
+    return count
   }
-  const all = () => [...byMerchant.values()].flatMap((routes) => [...routes.values()])
+  const written = createTaker()
+  const rows = (taker: Taker) => places.flatMap(({ place, count }) => taker.rows(place, count))
   return {
-    of: ({ merchant, route }: { merchant: string; route: string }): Count =>
-      byMerchant.get(merchant)?.get(route) ?? add(merchant, route),
-    /** Answers 402 since the last call, by merchant. */
-    takeSent(): ReadonlyMap<string, number> {
-      const fresh = new Map<string, number>()
-      for (const count of all()) {
-        const { merchant } = count.written
-        fresh.set(merchant, (fresh.get(merchant) ?? 0) + count.sent - count.taken)
-        count.taken = count.sent
+    of: ({ merchant, route }: { merchant: string; route: string }, client: Client.Kind): Count =>
+      byMerchant.get(merchant)?.get(route)?.get(client) ?? add({ merchant, route, client }),
+    /** Gives what was counted since its last call. */
+    createReader() {
+      const taker = createTaker()
+      const sent = new Map<Count, number>()
+      return {
+        /** Answers 402 by merchant. */
+        sent(): ReadonlyMap<string, number> {
+          const fresh = new Map<string, number>()
+          for (const { place, count } of places) {
+            const more = count.sent - (sent.get(count) ?? 0)
+            sent.set(count, count.sent)
+            fresh.set(place.merchant, (fresh.get(place.merchant) ?? 0) + more)
+          }
+          return fresh
+        },
+        steps(): readonly RequestCounts[] {
+          const fresh = rows(taker)
+          taker.take(fresh)
+          return fresh
+        },
       }
-      return fresh
     },
     /** What was counted and not written yet. */
-    unwritten: (): readonly RequestCounts[] =>
-      all()
-        .map(({ asked, paid, failed, written }) => ({
-          ...written,
-          asked: asked - written.asked,
-          paid: paid - written.paid,
-          failed: failed - written.failed,
-        }))
-        .filter(({ asked, paid, failed }) => asked + paid + failed > 0),
+    unwritten: (): readonly RequestCounts[] => rows(written),
     /** Marks counts as written. */
-    wrote(counts: readonly RequestCounts[]): void {
-      for (const { merchant, route, asked, paid, failed } of counts) {
-        const written = byMerchant.get(merchant)?.get(route)?.written
-        if (written === undefined) continue
-        written.asked += asked
-        written.paid += paid
-        written.failed += failed
+    wrote: written.take,
+  }
+}
+
+function createTaker() {
+  const taken = new Map<string, number>()
+  const keyOf = ({ merchant, route, client, step, detail }: Omit<RequestCounts, 'times'>) =>
+    [merchant, route, client, step, detail].join(' ')
+  return {
+    rows(place: Place, { asked, paid, tried, refused }: Count): RequestCounts[] {
+      const all: RequestCounts[] = [
+        { ...place, step: 'asked', detail: '', times: asked },
+        { ...place, step: 'paid', detail: '', times: paid },
+        ...[...tried].map(([detail, times]) => ({
+          ...place,
+          step: 'tried' as const,
+          detail,
+          times,
+        })),
+        ...[...refused].map(([detail, times]) => {
+          return { ...place, step: 'refused' as const, detail, times }
+        }),
+      ]
+      return all
+        .map((row) => ({ ...row, times: row.times - (taken.get(keyOf(row)) ?? 0) }))
+        .filter(({ times }) => times > 0)
+    },
+    take(rows: readonly RequestCounts[]): void {
+      for (const row of rows) {
+        const key = keyOf(row)
+        taken.set(key, (taken.get(key) ?? 0) + row.times)
       }
     },
+  }
+}
+
+/** Counts a problem by its x402 reason, or by its code. */
+export function countRefusal({ refused }: Pick<Count, 'refused'>, error: unknown): void {
+  const reason =
+    error instanceof Problem.ProblemError ? (error.reason ?? error.code) : 'internal-error'
+  // Reasons come from constants of ours; one that does not is not kept.
+  const known = /^[a-z0-9_-]{1,80}$/.test(reason) && refused.size < reasonsMax
+  const name = known || refused.has(reason) ? reason : 'other'
+  refused.set(name, (refused.get(name) ?? 0) + 1)
+}
+
+const reasonsMax = 100
+
+/** Counts a request with a credential, and its problem. A refusal with a 402 counts where that is made. */
+export async function countTry<T>(
+  count: Pick<Count, 'tried' | 'refused'>,
+  presented: string,
+  run: () => T | Promise<T>,
+): Promise<T> {
+  count.tried.set(presented, (count.tried.get(presented) ?? 0) + 1)
+  try {
+    return await run()
+  } catch (error) {
+    countRefusal(count, error)
+    throw error
   }
 }
 
 /** Longest time (ms) that counts are in memory only. */
 const waitMs = 5_000
 
-/** Hours are kept for this time (ms), which bounds the table. */
-const keptMs = 400 * 24 * hourMs
+/** Days are kept for this time (ms), which bounds the table. */
+const keptMs = 400 * dayMs
 
-type HoursOptions = {
+type RequestsOptions = {
   ledger: Pick<SalesLedger, 'addRequests'>
   tally: Tally
   /** Unix ms. */
@@ -82,31 +148,31 @@ type HoursOptions = {
 }
 
 /**
- * Writes the counts of requests every few seconds and at the end of each hour, so that a request
+ * Writes the counts of requests every few seconds and at the end of each UTC day, so that a request
  * never waits for them. A crash loses the last seconds. Counts that cannot be written stay in
- * memory, and count for the hour in which they are written.
+ * memory, and count for the day in which they are written.
  */
-export function startHours({ ledger, tally, now }: HoursOptions) {
-  const hourNow = () => Math.floor(now() / hourMs) * hourMs
-  /** The hour of the unwritten counts. */
-  let hour = hourNow()
+export function startRequestCounts({ ledger, tally, now }: RequestsOptions) {
+  const today = () => Math.floor(now() / dayMs) * dayMs
+  /** The day of the unwritten counts. */
+  let day = today()
   let timer: ReturnType<typeof setTimeout> | undefined
   let isStopped = false
   let last = Promise.resolve()
   const write = async () => {
     const counts = tally.unwritten()
-    const of = hour
-    hour = hourNow()
+    const of = day
+    day = today()
     if (counts.length === 0) return
     try {
-      await ledger.addRequests(of, counts, hour - keptMs)
+      await ledger.addRequests(of, counts, day - keptMs)
       tally.wrote(counts)
     } catch {
       // The database reports its fault itself.
     }
   }
   const arm = () => {
-    timer = setTimeout(run, Math.min(waitMs, hour + hourMs - now()))
+    timer = setTimeout(run, Math.min(waitMs, day + dayMs - now()))
     timer.unref()
   }
   // Runs one write after the other, because the counts of a running write are still unwritten.

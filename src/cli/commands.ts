@@ -140,15 +140,22 @@ Name the key by --key or --url.`,
   sales: {
     summary: 'what was paid, delivered and spent on gas; serve may be running',
     details: `TIME is 30d (from midnight UTC), 24h, 2026-11-20, 2026-11-20T08:00Z or a Unix time.
-NAME is merchant, route, payer, network or day (UTC).`,
+NAME is merchant, route, payer, network or day (UTC); with --funnel route, merchant,
+client (its kind) or day.`,
     options: {
       since: { value: 'TIME', help: 'begin of the period (default: 30d)' },
-      by: { value: 'NAME', help: 'how to group (default: merchant)' },
+      by: { value: 'NAME', help: 'how to group (default: merchant; route)' },
+      funnel: { help: 'answers 402, tries, why they were refused, payments, buyers' },
       csv: { help: 'comma-separated values with a header' },
       json: { help: 'JSON, with amounts as strings' },
       data,
     },
-    examples: ['sales', 'sales --since 7d --by day', 'sales --since 2026-11-01 --csv'],
+    examples: [
+      'sales',
+      'sales --since 7d --by day',
+      'sales --funnel --by client',
+      'sales --since 2026-11-01 --csv',
+    ],
   },
   orders: {
     summary: 'orders of the stock desk: those that are held first',

@@ -1,3 +1,4 @@
+import { countTry, type Tally } from '../books/tally'
 import type { Config } from '../config/Config'
 import { type Body, type Budget, readBody } from '../http/body'
 import { clientOf } from '../http/client'
@@ -6,6 +7,7 @@ import * as RateLimit from '../http/rate-limit'
 import { bodyDigest, type IsPlausible } from '../paywall/credential'
 import type { Item } from '../paywall/offer/Item'
 import type { GatewaySale, Paywall } from '../paywall/paywall'
+import * as Client from '../protocol/Client'
 import * as Problem from '../protocol/Problem'
 import { invalidInputs } from './builtin/serve'
 import { atCeiling } from './items'
@@ -31,6 +33,7 @@ export type SaleContext = AnswerSources & {
   /** False while the process stops: nothing new is started. */
   readonly accepts: () => boolean
   readonly paywall: Paywall
+  readonly tally: Tally
   readonly concurrency: Concurrency
 }
 
@@ -46,7 +49,14 @@ export function sellWithinLimits(
   sales: SaleContext,
   incoming: IncomingRequest,
 ): Response | Promise<Response> {
-  return incoming.presented.kind === 'none' ? open(sales, incoming) : limit(sales, incoming)
+  const { kind } = incoming.presented
+  if (kind === 'none') return open(sales, incoming)
+  const counts = sales.tally.of(incoming.item, clientKindOf(incoming))
+  return countTry(counts, kind, () => limit(sales, incoming))
+}
+
+function clientKindOf({ request, envelope }: IncomingRequest): Client.Kind {
+  return envelope === undefined ? Client.kindOf(request.headers) : 'mcp'
 }
 
 /** Share of the credentials of an address in a minute that may be refused. */
@@ -156,6 +166,7 @@ function sell(sales: SaleContext, incoming: IncomingRequest): Response | Promise
       resource: resource.length > urlMaxLength ? item.resource.url : resource,
     },
     requestId: incoming.requestId,
+    clientKind: clientKindOf(incoming),
     timeoutMs: merchant.timeoutMs,
     envelope: incoming.envelope,
     get client() {
@@ -204,6 +215,7 @@ function ask(sales: SaleContext, incoming: IncomingRequest): Response {
     item: match.route.meter === undefined ? item : priced(incoming),
     url: sales.service.baseUrl + path + search,
     requestId,
+    clientKind: clientKindOf(incoming),
   }
   return sales.paywall.ask(asked, {
     digest: bodyDigest(body),

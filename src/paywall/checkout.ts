@@ -3,6 +3,7 @@ import type { Rows, RowsRefusal } from '../../db/Ledger'
 import type { KeyScope, Payment, Purpose } from '../../db/Payment'
 import type { Tally } from '../books/tally'
 import type { WriteEvent } from '../log'
+import type * as Client from '../protocol/Client'
 import * as Problem from '../protocol/Problem'
 import { type Money, moneyKey, type Transfer } from '../protocol/Transfer'
 import { usedReason } from '../settlement/read/refusals'
@@ -33,6 +34,7 @@ export type Sale = Asked & {
   requestId: string
   /** Address of the client (http/client.ts). */
   readonly client: string
+  clientKind: Client.Kind
   /** The stored purpose of its payment. */
   purpose: Pick<Purpose, 'product' | 'merchant' | 'route' | 'resource'>
 }
@@ -145,7 +147,6 @@ export async function buy<S extends Sale>(shop: Shop<S>, sale: S): Promise<Respo
     if (legacy !== undefined) response.headers.set('x-payment-response', legacy)
     return response
   } catch (error) {
-    shop.tally.of(sale.item).failed++
     if (!(error instanceof Problem.ProblemError)) throw error
     return refuse(shop, sale, named, error)
   }
@@ -385,7 +386,7 @@ async function settle(shop: Shop, checkout: Paying): Promise<Outcome | Authorize
             // Another process may have written the payment during the approve.
             (leftMs, isSecond) => settlement.settle({ ...request, isUnknown: !isSecond }, leftMs),
           )
-    if (outcome.kind === 'confirmed') shop.tally.of(sale.item).paid++
+    if (outcome.kind === 'confirmed') countPaid(shop, { sale })
     return outcome
   } catch (error) {
     if (!(error instanceof RowsRefusedError)) throw error
@@ -434,7 +435,7 @@ async function authorize(shop: Shop, checkout: Paying): Promise<Outcome | Author
 
 function purposeOf({ sale, presentation, fingerprint, key }: Paying): Purpose {
   const { protocol, challengeId, credentialHash, bound } = presentation
-  const own = { protocol, challengeId, credentialHash, bound }
+  const own = { protocol, challengeId, credentialHash, client: sale.clientKind, bound }
   return { ...sale.purpose, ...own, fingerprint, idempotencyKey: key }
 }
 
@@ -499,7 +500,7 @@ async function resumeAuthorized(
   const options = waitOf(shop, checkout)
   const outcome = await settlement.authorizations.settleCharge(authorization, options)
   if (outcome.kind === 'confirmed') {
-    shop.tally.of(checkout.sale.item).paid++
+    countPaid(shop, checkout)
     await product.readmit(checkout, outcome.payment)
   }
   return conclude(shop, checkout, outcome)
@@ -538,7 +539,7 @@ export async function redeem<S extends Sale>(
  * have been lost on its way, or drives the payment on from any state.
  */
 async function proceed(shop: Shop, checkout: Checkout, payment: Payment): Promise<Response> {
-  const { product, settlement, tally } = shop
+  const { product, settlement } = shop
   const replay = await product.replay?.(checkout, payment)
   if (replay !== undefined) {
     checkout.claim.release()
@@ -548,7 +549,7 @@ async function proceed(shop: Shop, checkout: Checkout, payment: Payment): Promis
   if (payment.state === 'confirmed') return conclude(shop, checkout, { kind: 'confirmed', payment })
   const options = waitOf(shop, checkout)
   const outcome = await settlement.resume(payment, payment.transfer, options)
-  if (outcome.kind === 'confirmed') tally.of(checkout.sale.item).paid++
+  if (outcome.kind === 'confirmed') countPaid(shop, checkout)
   return conclude(shop, checkout, outcome)
 }
 
@@ -556,15 +557,20 @@ function waitOf({ product }: Shop, { sale }: Checkout) {
   return { waitMs: product.waitMs(sale), requestId: sale.requestId }
 }
 
+function countPaid({ tally }: Pick<Shop, 'tally'>, { sale }: Pick<Checkout, 'sale'>): void {
+  tally.of(sale.item, sale.clientKind).paid++
+}
+
 async function conclude(
-  { product, tally, log }: Shop,
+  shop: Shop,
   checkout: Checkout,
   outcome: Outcome | Authorized,
 ): Promise<Response> {
+  const { product, log } = shop
   if (outcome.kind === 'confirmed') return product.fulfil(checkout, outcome)
   if (outcome.kind === 'authorized' && product.fulfilByUse) {
     const response = await product.fulfilByUse(checkout, outcome.authorization)
-    tally.of(checkout.sale.item).paid++
+    countPaid(shop, checkout)
     return response
   }
   if (outcome.kind === 'authorized') throw new Error('this product is not sold by use')

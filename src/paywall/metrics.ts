@@ -3,12 +3,23 @@ import type { Registry } from '../http/metrics'
 import type { Delivered } from '../settlement/send/delivery'
 import type { Settlement } from '../settlement/settlement'
 
-/** Shows the challenges that were sent. */
-export function showChallenges(registry: Registry, tally: Tally): void {
-  const count = registry.counter('challenges_total', 'Answers 402 with a challenge.', ['merchant'])
-  // Looking up the series costs more than counting, so it is done when metrics are read.
+/** Shows what was counted. Looking up a series costs more than counting, so it is done at a read. */
+export function showRequests(registry: Registry, tally: Tally): void {
+  const reader = tally.createReader()
+  const sent = registry.counter('challenges_total', 'Answers 402 with a challenge.', ['merchant'])
+  const about = 'Answers 402 without a credential, requests with one, their refusals, and payments.'
+  const steps = registry.counter('funnel_total', about, ['merchant', 'client', 'step'])
+  const refusals = registry.counter(
+    'refusals_total',
+    'Requests with a credential that got a problem.',
+    ['reason'],
+  )
   registry.onRender(() => {
-    for (const [merchant, times] of tally.takeSent()) count.inc({ merchant }, times)
+    for (const [merchant, times] of reader.sent()) sent.inc({ merchant }, times)
+    for (const { merchant, client, step, detail, times } of reader.steps()) {
+      steps.inc({ merchant, client, step }, times)
+      if (step === 'refused') refusals.inc({ reason: detail }, times)
+    }
   })
 }
 

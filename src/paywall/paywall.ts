@@ -99,12 +99,12 @@ function createGatewayProduct(context: Context): Product<GatewaySale> {
       const unavailable = sale.unavailable()
       // A 402 does not wait for the lookup.
       if (unavailable instanceof Problem.ProblemError) throw unavailable
-      const { url, requestId } = sale
+      const { url, requestId, clientKind } = sale
       const priced = sale.priced?.() ?? sale.item
       const reason = details.refusal?.problem.reason
       // Another signature by use would be refused for the same reason.
       const item = reason !== undefined && exactOnly.has(reason) ? withoutUse(priced) : priced
-      return quoter({ item, url, requestId }, details)
+      return quoter({ item, url, requestId, clientKind }, details)
     },
     fingerprintOf(sale, { upto }) {
       const { method, path, search, digest } = sale

@@ -1,18 +1,20 @@
 import { Type } from '@sinclair/typebox'
+import { countTry } from '../books/tally'
 import type { Config } from '../config/Config'
 import { clientOf } from '../http/client'
 import { assertUnpacked } from '../http/methods'
 import { corsHeaders } from '../http/problem'
 import * as RateLimit from '../http/rate-limit'
 import { searchOf } from '../http/url'
-import { extract } from '../paywall/credential'
+import { extract, type Presented } from '../paywall/credential'
 import * as AddressText from '../protocol/Address'
 import * as Amount from '../protocol/Amount'
+import * as Client from '../protocol/Client'
 import * as Problem from '../protocol/Problem'
 import * as Schema from '../protocol/Schema'
 import * as Instrument from './Instrument'
 import * as Orders from './Order'
-import { buyPath, buyShares, orderJson, quoteOf } from './purchase'
+import { buyPath, buyShares, orderJson, quoteOf, soldAs } from './purchase'
 import * as Snapshot from './Snapshot'
 import type { OpenMarket, StartedStock } from './start'
 
@@ -108,41 +110,48 @@ export function createOrderHandlers(
     },
 ) {
   const { desk, purchase, service, rateLimit, now } = options
+  const sell = async (request: Request, presented: Presented, clientKind: Client.Kind) => {
+    if (!options.accepts()) {
+      throw Problem.of('not-ready', 'The service is stopping: send the request again.')
+    }
+    assertUnpacked(request.headers)
+    const isPaid = presented.kind !== 'none'
+    // A price costs calls to a node, and so does a credential.
+    const limits = isPaid
+      ? limit(options, 'paid', request, service.paidPerMinute)
+      : limit(options, 'quote', request, service.quotePerMinute)
+    const refusedPerMinute = Math.ceil(service.paidPerMinute * refusedShare)
+    const client = keyOf(options, request)
+    const refusedKey = `refused ${client}`
+    if (isPaid) {
+      const verdict = rateLimit.peek(refusedKey, refusedPerMinute, now())
+      RateLimit.assertWithin(verdict, 'refused credentials')
+    }
+    const search = searchOf(request.url)
+    const { stock, network } = purchase
+    const response = await buyShares(purchase, {
+      terms: Instrument.readTerms(new URLSearchParams(search), stock, network.asset),
+      url: `${service.stockBaseUrl}${buyPath}${search}`,
+      headers: request.headers,
+      presented,
+      requestId: options.requestId(),
+      client,
+      clientKind,
+    })
+    const isRefused = response.status === 402
+    if (isPaid && isRefused) rateLimit.take(refusedKey, refusedPerMinute, now())
+    // A 402 has its own, shorter headers.
+    const added = isRefused ? limits : { ...corsHeaders, ...limits }
+    for (const [name, value] of Object.entries(added)) response.headers.set(name, value)
+    return response
+  }
   return {
-    async buy(request: Request): Promise<Response> {
-      if (!options.accepts()) {
-        throw Problem.of('not-ready', 'The service is stopping: send the request again.')
-      }
-      assertUnpacked(request.headers)
+    buy(request: Request): Promise<Response> {
       const presented = extract(request.headers)
-      const isPaid = presented.kind !== 'none'
-      // A price costs calls to a node, and so does a credential.
-      const limits = isPaid
-        ? limit(options, 'paid', request, service.paidPerMinute)
-        : limit(options, 'quote', request, service.quotePerMinute)
-      const refusedPerMinute = Math.ceil(service.paidPerMinute * refusedShare)
-      const client = keyOf(options, request)
-      const refusedKey = `refused ${client}`
-      if (isPaid) {
-        const verdict = rateLimit.peek(refusedKey, refusedPerMinute, now())
-        RateLimit.assertWithin(verdict, 'refused credentials')
-      }
-      const search = searchOf(request.url)
-      const { stock, network } = purchase
-      const response = await buyShares(purchase, {
-        terms: Instrument.readTerms(new URLSearchParams(search), stock, network.asset),
-        url: `${service.stockBaseUrl}${buyPath}${search}`,
-        headers: request.headers,
-        presented,
-        requestId: options.requestId(),
-        client,
-      })
-      const isRefused = response.status === 402
-      if (isPaid && isRefused) rateLimit.take(refusedKey, refusedPerMinute, now())
-      // A 402 has its own, shorter headers.
-      const added = isRefused ? limits : { ...corsHeaders, ...limits }
-      for (const [name, value] of Object.entries(added)) response.headers.set(name, value)
-      return response
+      const clientKind = Client.kindOf(request.headers)
+      const run = () => sell(request, presented, clientKind)
+      if (presented.kind === 'none') return run()
+      return countTry(purchase.tally.of(soldAs, clientKind), presented.kind, run)
     },
 
     async order(request: Request, id: string): Promise<Response> {

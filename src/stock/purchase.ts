@@ -29,7 +29,10 @@ import * as Snapshot from './Snapshot'
 import { refundGas, swapGas } from './steps'
 
 /** A request to `POST /api/stock/buy`. */
-type OrderRequest = Pick<Sale, 'url' | 'headers' | 'presented' | 'requestId' | 'client'> & {
+type OrderRequest = Pick<
+  Sale,
+  'url' | 'headers' | 'presented' | 'requestId' | 'client' | 'clientKind'
+> & {
   terms: Instrument.Terms
 }
 
@@ -141,6 +144,9 @@ function saleOf(parts: Parts, incoming: OrderRequest): Sale & OrderRequest {
 
 export const buyPath = '/api/stock/buy'
 
+/** How figures name what the desk sells. */
+export const soldAs = { merchant: 'stock', route: buyPath }
+
 /** Items that are kept, the newest ones. */
 const keptMax = 500
 
@@ -163,8 +169,7 @@ function itemOf(
   const offers = [{ network, payTo: desk.address, amountAtomic }]
   const item: Item = {
     id: `desk:POST ${buyPath} ${terms}`,
-    merchant: 'stock',
-    route: buyPath,
+    ...soldAs,
     method: 'POST',
     resource: {
       url: `${baseUrl}${buyPath}`,

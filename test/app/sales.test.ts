@@ -11,11 +11,13 @@ import { type Db, open, openInMemory } from '../../db/sqlite/open'
 import { cell } from '../../src/books/formats'
 import { readBooks } from '../../src/books/read'
 import * as Since from '../../src/books/Since'
-import { createTally, startHours } from '../../src/books/tally'
+import { countRefusal, createTally, startRequestCounts } from '../../src/books/tally'
 import { sales } from '../../src/cli/operate/sales'
 import { account } from '../../src/demo/accounts'
-import { hourMs } from '../../src/protocol/Time'
+import * as Problem from '../../src/protocol/Problem'
+import { dayMs, hourMs } from '../../src/protocol/Time'
 import { exitCode } from '../harness/command'
+import { countsOf } from '../harness/requests'
 import { temporary } from '../harness/settlement'
 
 const at = Date.parse('2026-11-20T10:30:00Z')
@@ -48,30 +50,39 @@ describe('the begin of a period', () => {
 })
 
 describe('counts of requests', () => {
-  test('counts belong to the hour in which they were gathered, and are added up', async () => {
+  test('counts belong to the UTC day in which they were gathered, and are added up', async () => {
     const db = openInMemory({ now: () => at })
     const { sales: ledger } = createLedger(db)
     let now = at
     const tally = createTally()
-    const hours = startHours({ ledger, tally, now: () => now })
-    const route = { merchant: 'shop', route: '/item' }
-    tally.of(route).asked += 2
-    await hours.flush()
-    tally.of(route).asked++
-    tally.of(route).paid++
-    now += hourMs
-    await hours.flush()
-    tally.of(route).failed++
-    await hours.stop()
-    const rows = () => db.sqlite.query('SELECT * FROM hours').all()
-    const hour = Date.parse('2026-11-20T10:00:00Z')
+    const counts = startRequestCounts({ ledger, tally, now: () => now })
+    const of = { merchant: 'shop', route: '/item' }
+    tally.of(of, 'curl').asked += 2
+    tally.of(of, 'browser').asked += 5
+    await counts.flush()
+    tally.of(of, 'curl').asked++
+    tally.of(of, 'curl').paid++
+    now += dayMs
+    await counts.flush()
+    countRefusal(tally.of(of, 'curl'), Problem.of('rate-limited', 'Wait.'))
+    countRefusal(tally.of(of, 'curl'), new Error('of no kind'))
+    await counts.stop()
+    const rows = () => db.sqlite.query('SELECT * FROM requests ORDER BY day, client, detail').all()
+    const [day, next] = [Date.parse('2026-11-20'), Date.parse('2026-11-21')]
+    const [curl, browser] = [
+      { ...of, client: 'curl' },
+      { ...of, client: 'browser' },
+    ]
     expect(rows()).toEqual([
-      { hour, ...route, asked: 3, paid: 1, failed: 0 },
-      { hour: hour + hourMs, ...route, asked: 0, paid: 0, failed: 1 },
+      { day, ...browser, step: 'asked', detail: '', times: 5 },
+      { day, ...curl, step: 'asked', detail: '', times: 3 },
+      { day, ...curl, step: 'paid', detail: '', times: 1 },
+      { day: next, ...curl, step: 'refused', detail: 'internal-error', times: 1 },
+      { day: next, ...curl, step: 'refused', detail: 'rate-limited', times: 1 },
     ])
-    // Without new counts nothing is written; hours that are too old are deleted with the next ones.
-    await ledger.addRequests(hour + 2 * hourMs, [], hour + hourMs)
-    expect(rows()).toHaveLength(1)
+    // Without new counts nothing is written; days that are too old are deleted with the next ones.
+    await ledger.addRequests(next + dayMs, [], next)
+    expect(rows()).toHaveLength(2)
     db.close()
   })
 
@@ -85,12 +96,13 @@ describe('counts of requests', () => {
         written.push(counts)
       },
     }
-    const hours = startHours({ ledger, tally, now: () => at })
-    tally.of({ merchant: 'shop', route: '/item' }).asked = 5
-    await hours.flush()
+    const counts = startRequestCounts({ ledger, tally, now: () => at })
+    const of = { merchant: 'shop', route: '/item' }
+    tally.of(of, 'other').asked = 5
+    await counts.flush()
     isFull = false
-    await Promise.all([hours.flush(), hours.flush(), hours.stop()])
-    expect(written).toEqual([[{ merchant: 'shop', route: '/item', asked: 5, paid: 0, failed: 0 }]])
+    await Promise.all([counts.flush(), counts.flush(), counts.stop()])
+    expect(written).toEqual([[{ ...of, client: 'other', step: 'asked', detail: '', times: 5 }]])
   })
 })
 
@@ -137,7 +149,13 @@ function insert({
 }
 
 function clear(): void {
-  for (const table of ['transaction_members', 'payments', 'transactions', 'hours', 'own_accounts'])
+  for (const table of [
+    'transaction_members',
+    'payments',
+    'transactions',
+    'requests',
+    'own_accounts',
+  ])
     db.sqlite.run(`DELETE FROM ${table}`)
 }
 
@@ -167,11 +185,7 @@ describe('the figures', () => {
     insert()
     insert({ amount: '1000000', costWei: '250000000000000' })
     insert({ payer: account(0).address })
-    await createLedger(db).sales.addRequests(
-      Date.parse('2026-11-20T10:00Z'),
-      [{ merchant: 'shop', route: '/item', asked: 8, paid: 3, failed: 1 }],
-      0,
-    )
+    await createLedger(db).sales.addRequests(Date.parse('2026-11-20T00:00Z'), countsOf(8, 3, 1), 0)
     const { code, text } = await run({})
     expect(code).toBe(0)
     expect(text).toBe(`Sales from 2026-10-21 00:00 to 2026-11-20 10:30 UTC, by merchant
@@ -189,7 +203,7 @@ USD: 1 stablecoin is 1 USD. revenue: delivered, without what was swapped for sto
 Gas at the eth_price_usd of the configuration: 4000 USD an ETH on Base.
 Gas of sales on Base: 0.000250000000001 ETH.
 
-Requests by merchant, in whole UTC hours
+Requests by merchant, in whole UTC days
 merchant  402  paid  failed  paid of 402
 shop        8     3       1       37.5 %
 `)

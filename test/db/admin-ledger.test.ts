@@ -10,6 +10,7 @@ import { dayMs, hourMs } from '../../src/protocol/Time'
 import { findPayments } from '../../src/web/admin/payments'
 import { adminPages, describeAsset, insertPayment } from '../harness/admin'
 import { exitCode } from '../harness/command'
+import { countsOf } from '../harness/requests'
 import { temporary } from '../harness/settlement'
 
 const now = Date.parse('2026-11-20T10:30:00Z')
@@ -133,8 +134,7 @@ describe('the figures of the last days', () => {
       }
     insertPayment(db, { at: now - 3 * dayMs, isDelivered: false })
     insertPayment(db, { at: now - 1_000, state: 'broadcast' })
-    const counts = [{ merchant: 'shop', route: '/item', asked: 9, paid: 4, failed: 1 }]
-    await createLedger(db).sales.addRequests(now - (now % hourMs), counts, 0)
+    await createLedger(db).sales.addRequests(now - (now % dayMs), countsOf(9, 4, 1), 0)
   })
   afterAll(() => {
     db.close()

@@ -3,6 +3,7 @@ import { outcomes } from '../../db/admin'
 import type { Ledger } from '../../db/Ledger'
 import { createLedger } from '../../db/sqlite/ledger'
 import { type Db, openInMemory } from '../../db/sqlite/open'
+import { dayMs } from '../../src/protocol/Time'
 import {
   begin,
   describeRows,
@@ -59,6 +60,8 @@ async function compareSales(both: Both): Promise<number> {
   const { random } = both
   let payments = 0
   await same(both, 'first', ({ sales }) => sales.firstAt())
+  for (const day of [begin - (begin % dayMs), begin - (begin % dayMs) - dayMs])
+    await same(both, 'requests', ({ sales }) => sales.requestsOf(day))
   await same(both, 'assets', ({ sales }) => sales.assets())
   for (let each = 0; each < 10; each++) {
     const from = begin - hourMs + random.between(0, 9) * (hourMs / 2)
@@ -67,6 +70,7 @@ async function compareSales(both: Both): Promise<number> {
       to: each === 0 ? begin + 9 * hourMs : from + random.between(0, 3) * hourMs,
     }
     const now = begin + random.between(0, 3) * spanMs
+    await same(both, 'buyers', ({ sales }) => sales.buyersOf(span))
     for (const byPayer of [false, true]) {
       const query = { byPayer, redeemable: { now, ...attempts } }
       const { rows } = await same(both, 'span', ({ sales }) => sales.ofSpan(span, query))

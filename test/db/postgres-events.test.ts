@@ -2,7 +2,8 @@ import { describe, expect, test } from 'bun:test'
 import { createLedger } from '../../db/sqlite/ledger'
 import { openInMemory } from '../../db/sqlite/open'
 import type { WebhookEvent } from '../../db/webhooks'
-import { begin, hourMs } from '../harness/book-rows'
+import { dayMs } from '../../src/protocol/Time'
+import { begin } from '../harness/book-rows'
 import { hasPostgres } from '../harness/postgres'
 import { type Books, openBooks } from '../harness/postgres-books'
 
@@ -85,21 +86,23 @@ describe.skipIf(!hasPostgres)('several gateways', () => {
   test('counts are added up, whatever their order, and an event is written once', async () => {
     const first = await openBooks(reads)
     const second = await openBooks(reads, { url: first.url })
+    const day = begin - (begin % dayMs)
     const routes = Array.from({ length: 20 }, (_, index) => `/${index}`)
     const counts = routes.map((route) => ({
-      ...{ merchant: 'shop', route, asked: 2, paid: 1, failed: 0 },
+      ...({ merchant: 'shop', route, client: 'curl', step: 'asked', detail: '' } as const),
+      times: 2,
     }))
     for (const books of [first, second]) subscribe(books)
     const rounds = Array.from({ length: 20 }, () => [
-      first.sales.addRequests(begin, counts, begin),
-      second.sales.addRequests(begin, counts.toReversed(), begin),
+      first.sales.addRequests(day, counts, day),
+      second.sales.addRequests(day, counts.toReversed(), day),
       ...[first, second].map(({ webhooks }) => webhooks.add(eventOf('same'))),
     ])
     await Promise.all(rounds.flat())
-    const query = { byPayer: false, redeemable: { now: begin, attemptsMax: 6, cutAttemptsMax: 12 } }
-    const { requests } = await second.sales.ofSpan({ from: begin, to: begin + hourMs }, query)
-    const sums = counts.map((count) => ({ ...count, asked: 80, paid: 40 }))
-    expect(requests).toEqual(sums.toSorted((one, other) => (one.route < other.route ? -1 : 1)))
+    const sums = counts.map((count) => ({ ...count, times: 80 }))
+    expect(await second.sales.requestsOf(day)).toEqual(
+      sums.toSorted((one, other) => (one.route < other.route ? -1 : 1)),
+    )
     expect(await first.webhooks.list(10)).toHaveLength(1)
     // Only one of them sends.
     const { due } = (await openBooks(reads, { url: first.url, isSender: () => false })).webhooks

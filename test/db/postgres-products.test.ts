@@ -151,8 +151,8 @@ function paymentOf({ id, transfer }: Authorization, amountAtomic = 70n): Payment
   const row = { ...paymentRow(order), payer, payee, nonce, validBefore, amountAtomic }
   const plain = { ...row, ceilingAtomic: 600n, facilitator: account(0).address }
   return {
-    ...{ idempotencyKey: null, challengeId: null, credentialHash: null, logIndex: null },
-    ...{ blockNumber: null, delivery: 'none', attempts: 0, upstreamStatus: null },
+    ...{ idempotencyKey: null, challengeId: null, credentialHash: null, client: null },
+    ...{ logIndex: null, blockNumber: null, delivery: 'none', attempts: 0, upstreamStatus: null },
     ...{ truncated: false, answered: false, redeemTokenHash: null, redeemUntil: null },
     ...{ permit2612Value: null, permit2612Deadline: null, permit2612Signature: null },
     ...{ nonceUsed: false, confirmedAt: null, deliveredAt: null },

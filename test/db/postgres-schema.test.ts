@@ -28,7 +28,7 @@ const tables = [schema.payments, schema.transactions, schema.transactionMembers,
   .concat([authorizations.authorizations, orders.orders].map((table) => getTableConfig(table)))
   .concat([jobs.jobs, jobs.jobTransactions, offers.offers].map((table) => getTableConfig(table)))
   .concat([grants.grants, grants.grantTopUps].map((table) => getTableConfig(table)))
-  .concat([books.hours, books.ownAccounts, books.assets].map((table) => getTableConfig(table)))
+  .concat([books.requests, books.ownAccounts, books.assets].map((table) => getTableConfig(table)))
   .concat([getTableConfig(webhooks.webhooks)])
 const names = tables.map(({ name }) => name).sort()
 

@@ -28,7 +28,7 @@ const operations = () =>
   )
 
 test('each path of the document is served, by its method and no other', async () => {
-  expect(operations().length).toBe(20)
+  expect(operations().length).toBe(22)
   for (const { path, method, servers } of operations()) {
     const at = new URL(servers[0]?.url ?? '').pathname.replace(/\/$/, '')
     const values = { id: `ord_${'0'.repeat(32)}`, code: 'not-found', action: 'reload' }

@@ -1,6 +1,7 @@
 import type { Ledger } from '../../db/Ledger'
 import { createLedger } from '../../db/sqlite/ledger'
 import { type Db, openInMemory } from '../../db/sqlite/open'
+import { createRanges } from '../../src/books/ranges'
 import { createRecent } from '../../src/books/read'
 import type { Config } from '../../src/config/Config'
 import { createBudget } from '../../src/http/body'
@@ -96,6 +97,7 @@ function sourcesOf(ledger: Ledger, now: () => number): AdminSources {
     heldOrders: () => undefined,
     spentBudgets: async () => [],
     storageFault: () => undefined,
+    ranges: createRanges({ sales: ledger.sales, attempts, now }),
     recent: createRecent({ sales: ledger.sales, attempts, now }),
     flushRequests: async () => undefined,
     file: undefined,
@@ -116,6 +118,8 @@ type Admin = ReturnType<typeof createAdminPages>
 function routesOf(admin: Admin, app: ReturnType<typeof errors>) {
   return app
     .get('/admin', ({ request }) => admin.overview(request))
+    .get('/admin/sales', ({ request }) => admin.sales(request))
+    .get('/admin/funnel', ({ request }) => admin.funnel(request))
     .get('/admin/payments', ({ request }) => admin.payments(request))
     .get('/admin/payments.csv', ({ request }) => admin.csv(request))
     .get('/admin/payments/:id', ({ request, params }) => admin.payment(request, params.id))
@@ -204,7 +208,8 @@ export function insertPayment(db: Db, options: Inserted): { id: string; hash: st
     [
       hash,
       relayer,
-      serial,
+      // Above the nonces of a chain of a test.
+      1_000_000 + serial,
       product,
       asset,
       isIn ? 'mined' : 'sent',

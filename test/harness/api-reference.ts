@@ -143,6 +143,18 @@ const endpoints: Readonly<Record<string, readonly Endpoint[]>> = {
       answer: 'the overview: [operate.md](operate.md#the-page-admin)',
     },
     {
+      path: '/admin/sales',
+      methods: 'GET',
+      request: '`from`, `to`, `by`: `merchant`, `route`, `payer`, `network` or `day`',
+      answer: 'what was earned in a period',
+    },
+    {
+      path: '/admin/funnel',
+      methods: 'GET',
+      request: '`from`, `to`, `by`: `route`, `merchant`, `client` or `day`',
+      answer: 'what became of the visitors of a period',
+    },
+    {
       path: '/admin/payments',
       methods: 'GET',
       request: '`q`, `merchant`, `route`, `state`, `before`',

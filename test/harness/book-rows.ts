@@ -17,6 +17,7 @@ export const payers = [1, 2, 3, 4, 5].map((index) => account(index).address)
 const payees = [6, 7, 8].map((index) => account(index).address)
 const relayer = account(0).address
 export const hourMs = 3_600_000
+const dayMs = 24 * hourMs
 /** Begin of the time in which the rows are. */
 export const begin = Date.parse('2026-11-20T00:00:00Z')
 export const spanMs = 4 * hourMs
@@ -56,7 +57,8 @@ export async function describeRows({ sales }: Pick<Ledger, 'sales'>, random: Ran
   for (let hour = begin - hourMs; hour < begin + spanMs; hour += hourMs) {
     for (let times = random.between(0, 3); times > 0; times--) {
       const counts = [0, 1, 2].flatMap(() => (random.chance(0.7) ? [countsOf(random)] : []))
-      await sales.addRequests(hour, counts, random.chance(0.2) ? begin : 0)
+      const day = hour - (hour % dayMs)
+      await sales.addRequests(day, counts, random.chance(0.2) ? day : 0)
     }
   }
 }
@@ -65,9 +67,13 @@ function countsOf(random: Random) {
   return {
     merchant: random.pick(['shop', 'other', 'stock']),
     route: random.pick(['/a', '/B', '/b/c']),
-    asked: random.between(0, 50),
-    paid: random.between(0, 50),
-    failed: random.between(0, 3),
+    client: random.pick(['browser', 'curl'] as const),
+    ...random.pick([
+      { step: 'asked', detail: '' },
+      { step: 'tried', detail: 'x402' },
+      { step: 'refused', detail: 'rate-limited' },
+    ] as const),
+    times: random.between(0, 50),
   }
 }
 
@@ -140,6 +146,7 @@ function addPayment(world: World, { network, hash, logIndex, changes }: PaymentO
     ...{ protocol: random.pick(['mpp', 'x402']), merchant: random.pick(['shop', 'other', '']) },
     ...{ route: random.pick(['/a', '/B', '/b/c']), fingerprint: 'f', resource: 'r' },
     ...{ idempotency_key: key, challenge_id: null, credential_hash: null, bound: true },
+    client: random.pick([null, 'curl', 'browser']),
     ...{ received_at: at, known_block: 1, state, transaction_hash: hash },
     ...{ log_index: isIn ? logIndex : null, block_number: isIn ? 5 : null, delivery, attempts },
     ...{ upstream_status: random.chance(0.5) ? 200 : null, truncated: false, answered: true },

@@ -75,7 +75,10 @@ export async function startLatePaywall(shop: Shop, { isOther = false } = {}) {
     }),
     /** Headers of a new credential of the demo account. */
     async sign(): Promise<Record<string, string>> {
-      const response = late.paywall.ask({ item, url: item.resource.url, requestId: 'ask' }, {})
+      const response = late.paywall.ask(
+        { item, url: item.resource.url, requestId: 'ask', clientKind: 'other' },
+        {},
+      )
       const required: Required = JSON.parse(atob(response.headers.get('payment-required') ?? ''))
       const options = { network: networkId, method: 'eip3009' } as const
       return { 'payment-signature': await payX402(required, account(1).local(), options) }
@@ -118,6 +121,7 @@ function requestOf(item: Item, headers: Headers, fulfil: GatewaySale['fulfil']):
       resource: item.resource.url,
     },
     requestId: 'request',
+    clientKind: 'other',
     timeoutMs: 30_000,
     signal: new AbortController().signal,
     fulfil,

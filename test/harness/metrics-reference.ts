@@ -7,6 +7,8 @@ export const labelMeanings: Readonly<Record<string, string>> = {
   version: 'version of the program, or `unknown`',
   network: 'CAIP-2 id of a network',
   merchant: 'slug of a merchant',
+  client: 'kind of a client, by its `User-Agent` and protocol: a closed set',
+  step: '`asked` (402 without a credential), `tried`, `refused` or `paid`',
   product: '`gateway`, `facilitator`, `desk` or `sponsor`',
   relayer: 'address of a relayer',
   protocol: '`mpp` or `x402`',

@@ -54,6 +54,7 @@ export function paymentRow(
     idempotencyKey: null,
     challengeId: null,
     credentialHash: 'c'.repeat(64),
+    client: 'curl',
     bound: true,
     receivedAt: at,
     knownBlock: 100n,

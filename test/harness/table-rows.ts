@@ -160,7 +160,10 @@ export const rows: Readonly<Record<string, Row>> = {
   },
   own_accounts: { address: address.payee, added_at: 1 },
   gas_spent: { network, product: 'desk', day: '2026-11-20', wei: '5', wasted_wei: '0' },
-  hours: { hour: 3_600_000, merchant: 'weather', route: '/forecast', asked: 1, paid: 1, failed: 0 },
+  requests: {
+    ...{ day: 86_400_000, merchant: 'weather', route: '/forecast', client: 'curl' },
+    ...{ step: 'asked', detail: '', times: 1 },
+  },
   merchants: { slug: 'weather', title: 'Weather', hash: 'h', json: '{}', updated_at: 1 },
   meta: { key: 'k', value: 'v' },
   webhooks: {
@@ -391,8 +394,10 @@ export const impossible: Readonly<Record<string, readonly [table: string, ...cha
   ],
   gas_spent_wei: ['gas_spent', { wei: '-1' }, { wei: '1.5' }, { wei: 'NaN' }, { wei: 'Infinity' }],
   gas_spent_wasted_wei: ['gas_spent', { wasted_wei: '-1' }, { wasted_wei: '5.0' }],
-  hours_hour: ['hours', { hour: -3_600_000 }, { hour: 1 }],
-  hours_counts: ['hours', { asked: -1 }, { paid: -1 }, { failed: -1 }],
+  requests_day: ['requests', { day: -86_400_000 }, { day: 3_600_000 }],
+  requests_step: ['requests', { step: 'x', detail: 'y' }],
+  requests_detail: ['requests', { detail: 'x' }, { step: 'refused' }],
+  requests_times: ['requests', { times: -1 }],
   webhooks_state: ['webhooks', { state: 'x', ended_at: 1 }],
   webhooks_ended_at: ['webhooks', { ended_at: 1 }, { state: 'failed' }],
 }

@@ -336,7 +336,8 @@ describe('any file with three networks', () => {
     const item = Items.compileItems(config, () => undefined)(merchant, route)[method]
     if (item === undefined) throw new Error(`no ${method}`)
     const digest = method === 'POST' ? `sha-256=:${'A'.repeat(43)}=:` : undefined
-    const asked = { item, url: item.resource.url + query, requestId: 'abcdefgh-zzzz' }
+    const url = item.resource.url + query
+    const asked = { item, url, requestId: 'abcdefgh-zzzz', clientKind: 'other' } as const
     const answer = quoterOf(config)(asked, { digest, refusal })
     const text = await answer.clone().text()
     current = () => answer

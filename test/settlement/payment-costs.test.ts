@@ -53,7 +53,9 @@ async function measure(run: () => Promise<void>) {
     await run()
     await settled()
     const methods = calls()
-    const isAlone = ['insert hours', 'select webhooks'].every((each) => sql.statements(each) === 0)
+    const isAlone = ['insert requests', 'select webhooks'].every(
+      (each) => sql.statements(each) === 0,
+    )
     if (isAlone && methods.every((method) => paid.includes(method))) {
       const rpc = paid.map((method) => methods.filter((each) => each === method).length)
       return { ...sql.costs(), rpc: { calls: rpc[0], sends: rpc[1] } }

@@ -159,8 +159,8 @@ describe('a paid request', () => {
       await buy(`${shop.url}/m/shop/other`)
       await until('it is delivered', () => endings() === open)
       bought++
-      // The counts of the hour are written from time to time, also beside a payment.
-    } while (sql.statements('insert hours') > 0)
+      // The counts of the day are written from time to time, also beside a payment.
+    } while (sql.statements('insert requests') > 0)
     const { statements, commits, laterCommits } = sql.costs()
     gate.resolve(undefined)
     const writes = Object.entries(statements).filter(([kind]) => !kind.startsWith('select'))

@@ -1,24 +1,26 @@
 -- The books of sales and the values of operators. Twins: db/sqlite/sales.ts and admin.ts.
 
--- Adds to the counts of an hour, to which other gateways add too, and deletes old hours.
+-- Adds to the counts of a day, to which other gateways add too, and deletes old days.
 CREATE FUNCTION add_requests(input jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
 BEGIN
-  INSERT INTO hours (hour, merchant, route, asked, paid, failed)
-  SELECT (input->>'hour')::bigint, c->>'merchant', c->>'route', sum((c->>'asked')::bigint),
-    sum((c->>'paid')::bigint), sum((c->>'failed')::bigint)
-  FROM jsonb_array_elements(input->'counts') AS each(c)
-  GROUP BY c->>'merchant', c->>'route'
+  INSERT INTO requests (day, merchant, route, client, step, detail, times)
+  SELECT (input->>'day')::bigint, c.merchant, c.route, c.client, c.step, c.detail, sum(c.times)
+  FROM jsonb_to_recordset(input->'counts')
+    AS c(merchant text, route text, client text, step text, detail text, times bigint)
+  GROUP BY 2, 3, 4, 5, 6
   -- Gateways that add to the same rows lock them in one order.
-  ORDER BY c->>'merchant', c->>'route'
-  ON CONFLICT (hour, merchant, route) DO UPDATE
-  SET asked = hours.asked + excluded.asked, paid = hours.paid + excluded.paid,
-    failed = hours.failed + excluded.failed;
+  ORDER BY 2, 3, 4, 5, 6
+  ON CONFLICT (day, merchant, route, client, step, detail) DO UPDATE
+  SET times = requests.times + excluded.times;
   WITH old AS (
-    SELECT hour, merchant, route FROM hours WHERE hour < (input->>'keptFrom')::bigint
-    ORDER BY hour, merchant, route FOR UPDATE
+    SELECT day, merchant, route, client, step, detail FROM requests
+    WHERE day < (input->>'keptFrom')::bigint
+    ORDER BY day, merchant, route, client, step, detail FOR UPDATE
   )
-  DELETE FROM hours USING old
-  WHERE hours.hour = old.hour AND hours.merchant = old.merchant AND hours.route = old.route;
+  DELETE FROM requests USING old
+  WHERE requests.day = old.day AND requests.merchant = old.merchant
+    AND requests.route = old.route AND requests.client = old.client
+    AND requests.step = old.step AND requests.detail = old.detail;
   RETURN '{"value": null}';
 END $$;
 

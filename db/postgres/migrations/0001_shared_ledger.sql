@@ -23,6 +23,7 @@ CREATE TABLE "authorizations" (
 	"resource" text COLLATE "C" NOT NULL,
 	"idempotency_key" text COLLATE "C",
 	"credential_hash" text COLLATE "C",
+	"client" text COLLATE "C",
 	"bound" boolean NOT NULL,
 	"received_at" bigint NOT NULL,
 	"known_block" bigint NOT NULL,
@@ -59,16 +60,19 @@ CREATE TABLE "assets" (
 	CONSTRAINT "assets_address" CHECK ("assets"."address" ~ '^0x[0-9a-fA-F]*$' AND length("assets"."address") = 42),
 	CONSTRAINT "assets_decimals" CHECK ("assets"."decimals" BETWEEN 0 AND 36)
 );
-CREATE TABLE "hours" (
-	"hour" bigint NOT NULL,
+CREATE TABLE "requests" (
+	"day" bigint NOT NULL,
 	"merchant" text COLLATE "C" NOT NULL,
 	"route" text COLLATE "C" NOT NULL,
-	"asked" bigint NOT NULL,
-	"paid" bigint NOT NULL,
-	"failed" bigint NOT NULL,
-	CONSTRAINT "hours_hour_merchant_route_pk" PRIMARY KEY("hour","merchant","route"),
-	CONSTRAINT "hours_hour" CHECK ("hours"."hour" >= 0 AND "hours"."hour" % 3600000 = 0),
-	CONSTRAINT "hours_counts" CHECK ("hours"."asked" >= 0 AND "hours"."paid" >= 0 AND "hours"."failed" >= 0)
+	"client" text COLLATE "C" NOT NULL,
+	"step" text COLLATE "C" NOT NULL,
+	"detail" text COLLATE "C" NOT NULL,
+	"times" bigint NOT NULL,
+	CONSTRAINT "requests_day_merchant_route_client_step_detail_pk" PRIMARY KEY("day","merchant","route","client","step","detail"),
+	CONSTRAINT "requests_day" CHECK ("requests"."day" >= 0 AND "requests"."day" % 86400000 = 0),
+	CONSTRAINT "requests_step" CHECK ("requests"."step" IN ('asked', 'tried', 'refused', 'paid')),
+	CONSTRAINT "requests_detail" CHECK (("requests"."detail" = '') = ("requests"."step" IN ('asked', 'paid'))),
+	CONSTRAINT "requests_times" CHECK ("requests"."times" >= 0)
 );
 CREATE TABLE "own_accounts" (
 	"address" text COLLATE "C" /* address */ NOT NULL,
@@ -244,6 +248,7 @@ CREATE TABLE "payments" (
 	"idempotency_key" text COLLATE "C",
 	"challenge_id" text COLLATE "C",
 	"credential_hash" text COLLATE "C",
+	"client" text COLLATE "C",
 	"bound" boolean NOT NULL,
 	"received_at" bigint NOT NULL,
 	"known_block" bigint NOT NULL,

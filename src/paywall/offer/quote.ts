@@ -1,7 +1,8 @@
 import type { Address } from 'viem'
-import type { Tally } from '../../books/tally'
+import { countRefusal, type Tally } from '../../books/tally'
 import { shortCorsHeaders } from '../../http/problem'
 import * as Challenge from '../../protocol/Challenge'
+import type * as Client from '../../protocol/Client'
 import * as HeaderBudget from '../../protocol/HeaderBudget'
 import type * as Network from '../../protocol/Network'
 import * as Offer from '../../protocol/Offer'
@@ -59,6 +60,7 @@ type Asked = {
    */
   url: string
   requestId: string
+  clientKind: Client.Kind
 }
 
 /**
@@ -90,9 +92,9 @@ export function createQuoter(options: QuoterOptions): Quoter {
   const expires = expiresSource()
   let turn = 0
 
-  return ({ item, url, requestId }, details) => {
+  return ({ item, url, requestId, clientKind }, details) => {
     // All answers 402 pass here, so it only adds to numbers.
-    const counts = tally.of(item)
+    const counts = tally.of(item, clientKind)
     counts.sent++
     const at = now()
     const ready = readiness(item, options, at)
@@ -115,7 +117,10 @@ export function createQuoter(options: QuoterOptions): Quoter {
     }
     const { digest, refusal } = details
     const fresh: Fresh = { salt: options.salt(), expires: expires(at), requestId, digest }
-    if (refusal !== undefined) return refuse(compiled, url, fresh, refusal)
+    if (refusal !== undefined) {
+      countRefusal(counts, refusal.problem)
+      return refuse(compiled, url, fresh, refusal)
+    }
     const page = pageFor(compiled, url, digest !== undefined)
     const headers = freshen(page, fresh)
     counts.asked++

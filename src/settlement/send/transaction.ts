@@ -652,6 +652,7 @@ function rowOf(
     idempotencyKey: purpose.idempotencyKey ?? null,
     challengeId: purpose.challengeId ?? null,
     credentialHash: purpose.credentialHash ?? null,
+    client: purpose.client ?? null,
     receivedAt,
     knownBlock,
     state: 'broadcast',

@@ -7,6 +7,8 @@ export type AdminPath = (typeof pages)[number]['path']
 
 const pages = [
   { path: '/admin', text: 'Overview' },
+  { path: '/admin/sales', text: 'Sales' },
+  { path: '/admin/funnel', text: 'Funnel' },
   { path: '/admin/payments', text: 'Payments' },
   { path: '/admin/orders', text: 'Orders' },
   { path: '/admin/merchants', text: 'Merchants' },

@@ -8,6 +8,11 @@ export function time(at: number): Html {
   return html`<time datetime="${iso}">${iso.slice(0, 19).replace('T', ' ')}</time>`
 }
 
+/** `2026-11-20`, UTC. */
+export function dayName(at: number): string {
+  return new Date(at).toISOString().slice(0, 10)
+}
+
 /** `42 s`, `7 min`, `3 h` or `12 days`. */
 export function duration(ms: number): string {
   const seconds = Math.max(0, Math.round(ms / 1000))

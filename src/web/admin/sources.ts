@@ -2,6 +2,7 @@ import type { AdminLedger, Pause } from '../../../db/admin'
 import type { Order } from '../../../db/Order'
 import type { Pending } from '../../../db/payment-reads'
 import type { AssetRow } from '../../../db/sales'
+import type { Ranges } from '../../books/ranges'
 import type { Recent } from '../../books/read'
 import type { Config, Merchant } from '../../config/Config'
 import type { Details } from '../../settlement/state/availability'
@@ -27,6 +28,8 @@ export type AdminSources = {
   /** The file of the ledger when it cannot be written. */
   storageFault(): string | undefined
   recent: Recent
+  /** Reports of any period. */
+  ranges: Ranges
   /** Writes the counts of requests that are only in memory. */
   flushRequests(): Promise<void>
   /** Path of the file with the configuration; undefined where there is none, as in the demo. */

@@ -18,6 +18,7 @@ import { facilitatorPage, networksPage } from './networks'
 import { grantsPage, ordersPage } from './orders'
 import { overviewPage } from './overview'
 import { paymentsCsv, paymentsPage } from './payments'
+import { funnelPage, salesPage } from './sales'
 import {
   createSignIn,
   type RefusedForm,
@@ -95,6 +96,8 @@ export function createAdminPages(
 
   return {
     overview: shown('/admin', overviewPage),
+    sales: shown('/admin/sales', salesPage),
+    funnel: shown('/admin/funnel', funnelPage),
     payments: shown('/admin/payments', paymentsPage),
     csv: (request: Request) => guarded(request, () => paymentsCsv(context, paramsOf(request))),
     payment: (request: Request, id: string) =>
