@@ -217,6 +217,12 @@ export function grantsSpent({ row, budget }: NewGrant, tally: Tally): WebhookEve
   return budgetSpent({ ...sum, budget: 'grants', grants }, createdAt)
 }
 
+/** A message to one endpoint, by which an operator sees whether it arrives. */
+export function webhookTest(endpoint: string, at: number): WebhookEvent {
+  const data = { text: 'An operator has sent this test at /admin.' }
+  return { type: 'webhook.test', endpoint, subject: endpoint, occurrence: `${at}`, at, data }
+}
+
 /** The JSON of an event. */
 export function bodyOf({ type, at, data }: WebhookEvent): string {
   return JSON.stringify({ type, timestamp: isoOf(at), data })

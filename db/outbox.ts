@@ -67,7 +67,11 @@ export function createSubscribers(): Subscribers {
 
 /** One message for each endpoint that takes the type. */
 function messagesOf(event: WebhookEvent, { endpoints }: Subscriptions): MessageRow[] {
-  const takers = endpoints.filter(({ types }) => types.includes(event.type))
+  const takers = endpoints.filter(({ endpoint, types }) =>
+    event.endpoint === undefined
+      ? types.some((type) => type === event.type)
+      : endpoint === event.endpoint,
+  )
   if (takers.length === 0) return []
   const { type, subject, at } = event
   const body = Event.bodyOf(event)

@@ -7,7 +7,9 @@ import { columnsIn, decoderOf, rowsOf, type Selects, type Values } from './selec
 
 /** An event as it is written. Ids are made from it, so that the same event has the same id. */
 export type WebhookEvent = {
-  type: EventType
+  type: EventType | 'webhook.test'
+  /** Only for this endpoint, whatever it takes. */
+  endpoint?: string
   /** Id of the payment, order or network. Messages about it are sent in the order of its events. */
   subject: string
   /** Tells two events of one type and subject apart. */

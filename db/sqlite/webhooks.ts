@@ -64,7 +64,10 @@ export function createOutbox(db: Db): Outbox {
   function put(type: string, make: () => WebhookEvent | undefined): void {
     if (!subscribers.takes([type])) return
     const event = make()
-    if (event === undefined) return
+    if (event !== undefined) add(event)
+  }
+
+  function add(event: WebhookEvent): void {
     for (const row of subscribers.rowsOf([event])) insert().run(row)
     subscribers.notify()
   }
@@ -72,7 +75,7 @@ export function createOutbox(db: Db): Outbox {
   return {
     subscribe: subscribers.subscribe,
     onMessage: subscribers.onMessage,
-    add: (event) => put(event.type, () => event),
+    add,
     confirmed: (payment, at) => put('payment.confirmed', () => Event.paymentConfirmed(payment, at)),
     undelivered: (payment, at) => put('delivery.failed', () => Event.deliveryFailed(payment, at)),
     ordered: (order, assetOf) =>

@@ -1,5 +1,7 @@
+import { webhookTest } from '../../db/WebhookEvent'
 import type { Config, Merchant } from '../config/Config'
 import { refusedOf } from '../gateway/upstream/refusals'
+import { dayMs } from '../protocol/Time'
 import type { Actions, Done, MerchantState } from '../web/admin/sources'
 import { createAdminPages } from '../web/admin/start'
 import { createPages, type PagesOptions } from '../web/public/pages'
@@ -37,6 +39,7 @@ export function createPeople(config: Config, parts: AppParts, options: Options) 
     flushRequests: parts.requestCounts.flush,
     file: parts.operator?.file,
     assets: ledger.sales.assets,
+    webhooks: ledger.webhooks,
     ledger: ledger.admin,
     actions: actionsOf(parts),
   }
@@ -64,6 +67,16 @@ function actionsOf({ pauses, ledger, operator, startedStock, now }: AppParts): A
       if (moved === undefined) return { ok: false, text: `${id} is not held: nothing was done.` }
       startedStock?.desk.drive(id)
       return { ok: true, text: `${id} is tried again. Load the page again to see its state.` }
+    },
+    async testWebhook(endpoint) {
+      await ledger.webhooks.add(webhookTest(endpoint, now()))
+      return { ok: true, text: 'A test is on its way. Load the page again to see the answer.' }
+    },
+    async resend(id) {
+      const at = now()
+      const message = await ledger.webhooks.resend(id, { at, expiresAt: at + dayMs })
+      if (message === undefined) return { ok: false, text: 'There is no such message.' }
+      return { ok: true, text: 'The message is sent again. Load the page again to see the answer.' }
     },
     reload:
       operator &&

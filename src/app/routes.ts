@@ -106,6 +106,7 @@ export function createRoutes(on: Handlers): Routes {
   page('/admin/networks', ({ admin }, request) => admin.networks(request))
   page('/admin/grants', ({ admin }, request) => admin.grants(request))
   page('/admin/facilitator', ({ admin }, request) => admin.facilitator(request))
+  page('/admin/webhooks', ({ admin }, request) => admin.webhooks(request))
   page('/admin/configuration', ({ admin }, request) => admin.configuration(request))
   own('/admin/actions/:action', {
     GET: byPeople(({ admin }, request, { action = '' }) => admin.confirm(request, action)),

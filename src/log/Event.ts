@@ -114,8 +114,8 @@ export const events = {
   'admin-signed-in': info('An operator signed in at `/admin`.'),
   'admin-signed-out': info('An operator signed out at `/admin`; `everywhere`: all sessions ended.'),
   'admin-action': info(
-    'An operator did `action` at `/admin`: `pause`, `resume`, `retry`, `reload` or `backup`. `ok` ' +
-      'and `result` say how it ended.',
+    'An operator did `action` at `/admin`: `pause`, `resume`, `retry`, `test` (a webhook), `resend`, ' +
+      '`reload` or `backup`. `ok` and `result` say how it ended.',
   ),
   'sales-paused': warn(
     'The start found a merchant or a network whose sales an operator has paused.',

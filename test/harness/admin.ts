@@ -102,10 +102,13 @@ function sourcesOf(ledger: Ledger, now: () => number): AdminSources {
     flushRequests: async () => undefined,
     file: undefined,
     assets: ledger.sales.assets,
+    webhooks: ledger.webhooks,
     ledger: ledger.admin,
     actions: {
       pause: async () => ({ ok: true, text: 'paused' }),
       retry: async () => ({ ok: true, text: 'retried' }),
+      testWebhook: async () => ({ ok: true, text: 'tested' }),
+      resend: async () => ({ ok: true, text: 'sent again' }),
       reload: undefined,
       backUp: undefined,
     },
@@ -128,6 +131,7 @@ function routesOf(admin: Admin, app: ReturnType<typeof errors>) {
     .get('/admin/networks', ({ request }) => admin.networks(request))
     .get('/admin/grants', ({ request }) => admin.grants(request))
     .get('/admin/facilitator', ({ request }) => admin.facilitator(request))
+    .get('/admin/webhooks', ({ request }) => admin.webhooks(request))
     .get('/admin/configuration', ({ request }) => admin.configuration(request))
     .get('/admin/actions/:action', ({ request, params }) => admin.confirm(request, params.action))
     .post('/admin/actions/:action', ({ request, params }) => admin.act(request, params.action), {

@@ -172,6 +172,7 @@ const endpoints: Readonly<Record<string, readonly Endpoint[]>> = {
     { path: '/admin/networks', methods: 'GET', request: '', answer: 'relayers, fees, budgets' },
     { path: '/admin/grants', methods: 'GET', request: '', answer: 'grants of the sponsor' },
     { path: '/admin/facilitator', methods: 'GET', request: '', answer: 'settlements by payee' },
+    { path: '/admin/webhooks', methods: 'GET', request: '', answer: 'endpoints and messages' },
     {
       path: '/admin/configuration',
       methods: 'GET',
@@ -181,7 +182,8 @@ const endpoints: Readonly<Record<string, readonly Endpoint[]>> = {
     {
       path: '/admin/actions/:action',
       methods: 'GET, POST',
-      request: '`pause`, `resume`, `retry`, `reload` or `backup`; POST from its page only',
+      request:
+        '`pause`, `resume`, `retry`, `test`, `resend`, `reload` or `backup`; POST from its page only',
       answer: 'the page that confirms it, then 303',
     },
     {

@@ -74,7 +74,7 @@ export const onOne: readonly { why: string; files: readonly string[] }[] = [
   },
   {
     why: 'reads books that test/db/postgres-books.test.ts compares on both',
-    files: ['admin-app', 'admin-browser', 'admin-ledger', 'admin-pages', 'admin-session'],
+    files: ['admin-app', 'admin-browser', 'admin-ledger', 'admin-pages', 'admin-session', 'funnel'],
   },
   {
     why: 'sends messages that test/db/postgres-webhooks.test.ts compares on both',

@@ -1,5 +1,7 @@
 import { afterAll, beforeAll, describe, expect, test } from 'bun:test'
 import type { Browser, Page } from 'playwright-core'
+import { webhookTest } from '../../db/WebhookEvent'
+import type { Config } from '../../src/config/Config'
 import type { Details } from '../../src/settlement/state/availability'
 import { findAsset } from '../../src/web/assets'
 import { adminPages, describeAsset, insertPayment, token } from '../harness/admin'
@@ -12,6 +14,7 @@ import {
 } from '../harness/browser'
 import { configOf, small } from '../harness/config'
 import { merchant } from '../harness/merchants'
+import { countsOf } from '../harness/requests'
 
 const isMissing = chromiumPath === undefined
 if (isMissing)
@@ -41,6 +44,13 @@ const network = {
   gas: [{ product: 'gateway', spentWei: 9n * 10n ** 15n, budgetWei: 10n ** 16n }],
 } as unknown as Details
 
+const endpoint = {
+  id: '0123456789abcdef',
+  url: new URL('https://hooks.example.com/s3cret'),
+  events: ['payment.confirmed', 'order.*'],
+  secret: new Uint8Array(24),
+} as unknown as Config['webhooks'][number]
+
 let browser: Browser
 let page: Page
 let server: Bun.Server<undefined>
@@ -50,7 +60,11 @@ const complaints: string[] = []
 
 beforeAll(async () => {
   if (isMissing) return
-  const config = { ...configOf(small), merchants: [merchant('one'), merchant('two')] }
+  const config = {
+    ...configOf(small),
+    merchants: [merchant('one'), merchant('two')],
+    webhooks: [endpoint],
+  }
   const [one, two] = config.merchants
   const app = adminPages({
     config,
@@ -81,6 +95,11 @@ beforeAll(async () => {
         at: app.state.now - day * 86_400_000 - index * 1_000,
         merchant: 'one',
       })
+  const { webhooks, sales } = app.ledger
+  const origin = endpoint.url.origin
+  webhooks.subscribe({ endpoints: [{ endpoint: endpoint.id, origin, types: [] }], gasPerDay: [] })
+  await webhooks.add(webhookTest(endpoint.id, app.state.now))
+  await sales.addRequests(Date.parse('2026-11-20'), countsOf(40, 12, 3), 0)
   paymentId = insertPayment(app.db, { at: app.state.now, isDelivered: false }).id
   server = Bun.serve({
     port: 0,
@@ -148,6 +167,9 @@ async function signIn(): Promise<void> {
 
 const paths = () => [
   '/admin',
+  '/admin/sales?by=day',
+  '/admin/funnel?by=client',
+  '/admin/webhooks',
   '/admin/payments',
   `/admin/payments/${paymentId}`,
   '/admin/orders',
@@ -191,7 +213,14 @@ describe.skipIf(isMissing)('without JavaScript', () => {
   })
 })
 
-const coloured = ['/admin', '/admin/payments', '/admin/networks', '/admin/orders']
+const coloured = [
+  '/admin',
+  '/admin/sales?by=day',
+  '/admin/webhooks',
+  '/admin/payments',
+  '/admin/networks',
+  '/admin/orders',
+]
 
 describe.skipIf(isMissing)('every page', () => {
   test('no page has a fault in light or in dark, or is wider than a phone', async () => {

@@ -1,5 +1,6 @@
 import { describe, expect, test } from 'bun:test'
 import type { Order } from '../../db/Order'
+import type { Config } from '../../src/config/Config'
 import type { Details } from '../../src/settlement/state/availability'
 import type { Actions, AdminSources } from '../../src/web/admin/sources'
 import {
@@ -16,6 +17,9 @@ const now = Date.parse('2026-11-20T10:30:00Z')
 const order = `ord_${'1'.repeat(32)}`
 const paths = [
   '/admin',
+  '/admin/sales',
+  '/admin/funnel',
+  '/admin/webhooks',
   '/admin/payments',
   '/admin/orders',
   '/admin/merchants',
@@ -403,12 +407,85 @@ describe('payments', () => {
   })
 })
 
+const endpoint = {
+  id: '0123456789abcdef',
+  url: new URL('https://hooks.example.com/s3cret'),
+  events: ['*'],
+  secret: new Uint8Array(24),
+} as unknown as Config['webhooks'][number]
+
+describe('a period', () => {
+  test('the page of sales has the figures of its days, by payer with a link, and names what is wrong', async () => {
+    const { app, read } = await signedIn()
+    await describeAsset(app.ledger, app.state.now)
+    const payer = '0x3C44CdDdB6a900fa2b585dd299e03d12FA4293BC'
+    const dayMs = 86_400_000
+    for (const days of [0, 1, 1, 40])
+      insertPayment(app.db, { at: app.state.now - days * dayMs - 1_000, payer })
+    insertPayment(app.db, { at: app.state.now - 1_000 })
+    const path = '/admin/sales?from=2026-11-19&to=2026-11-19&by=payer'
+    const text = await read(path)
+    expect(text).toContain(`<a href="/admin/payments?q=${payer}">`)
+    expect(text).toContain('<dt>Payments</dt><dd><data value="2">2</data>')
+    // 2 x 0.005 USD less 2 x 10^12 wei at 4000 USD an ETH.
+    expect(text).toContain('<dt>Net revenue, after gas</dt><dd><data value="2000">')
+    expect(await read('/admin/sales')).toContain('<dt>Payments</dt><dd><data value="4">4</data>')
+    const faults: readonly (readonly [string, string])[] = [
+      ['from=2026-11-31', 'A day is not in the calendar'],
+      ['from=2027-01-01', 'A day is not in the calendar, or in the future.'],
+      ['from=yesterday', 'from is not a day such as 2026-11-20.'],
+      ['from=2026-11-20&to=2026-11-19', 'The first day is after the last one.'],
+      ['from=2020-01-01', 'Choose at most 400 days.'],
+      ['by=colour', 'The grouping is not known'],
+    ]
+    for (const page of ['sales', 'funnel'])
+      for (const [query, fault] of faults)
+        expect(await read(`/admin/${page}?${query}`)).toContain(
+          `<p class="fault" role="alert">${fault}`,
+        )
+  })
+
+  test('a page refreshes itself for at most 15 minutes, by a header and when the reader wants it', async () => {
+    const { app, session } = await signedIn()
+    const refreshOf = async (path: string) => (await app.get(path, session)).headers.get('refresh')
+    const text = await (await app.get('/admin/payments?state=delivered', session)).text()
+    const [, href = ''] = /href="([^"]*live=\d+)"/.exec(text) ?? []
+    expect(href).toContain('/admin/payments?state=delivered&amp;live=')
+    const live = href.replaceAll('&amp;', '&')
+    expect(await refreshOf('/admin/payments')).toBeNull()
+    expect(await refreshOf(live)).toBe('5')
+    expect(await refreshOf(`/admin/payments?live=${app.state.now + 86_400_000}`)).toBeNull()
+    app.state.now += 15 * 60_000
+    expect(await refreshOf(live)).toBeNull()
+  })
+
+  test('what is not configured is not in the navigation', async () => {
+    const linksOf = async (config: Partial<Config>) => {
+      const { read } = await signedIn({
+        config: { ...configOf(small), stock: undefined, ...config },
+      })
+      const text = await read('/admin')
+      return ['orders', 'grants', 'facilitator', 'webhooks'].filter((name) =>
+        text.includes(`<li><a href="/admin/${name}"`),
+      )
+    }
+    expect(await linksOf({})).toEqual([])
+    expect(await linksOf({ webhooks: [endpoint] })).toEqual(['webhooks'])
+    const { facilitator } = configOf(small)
+    expect(await linksOf({ facilitator: { ...facilitator, payTo: 'any' } })).toEqual([
+      'facilitator',
+    ])
+  })
+})
+
 describe('actions', () => {
   const subjects: readonly (readonly [name: string, subject: string])[] = [
     ['pause', 'network:eip155:8453'],
     ['resume', 'network:eip155:8453'],
     ['pause', 'merchant:one'],
     ['retry', order],
+    ['test', 'webhook:0123456789abcdef'],
+    ['resend', `evt_${'a1'.repeat(16)}`],
     ['reload', ''],
     ['backup', ''],
   ]
@@ -421,10 +498,12 @@ describe('actions', () => {
     const actions: Actions = {
       pause: (of, isPause) => done(`${isPause ? 'pause' : 'resume'} ${of.kind}:${of.name}`)(),
       retry: (id) => done(`retry ${id}`)(),
+      testWebhook: (id) => done(`test webhook:${id}`)(),
+      resend: (id) => done(`resend ${id}`)(),
       reload: done('reload'),
       backUp: done('backup'),
     }
-    const config = { ...configOf(small), merchants: [merchant('one')] }
+    const config = { ...configOf(small), merchants: [merchant('one')], webhooks: [endpoint] }
     return { did, options: { config, sources: { actions } } }
   }
 

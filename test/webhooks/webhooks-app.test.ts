@@ -2,6 +2,7 @@ import { afterAll, beforeEach, describe, expect, test } from 'bun:test'
 import { readFileSync } from 'node:fs'
 import { account } from '../../src/demo/accounts'
 import { samplePrice } from '../../src/demo/exchange'
+import { operatorOf } from '../harness/admin'
 import { countSql } from '../harness/costs'
 import { movePrice } from '../harness/exchange'
 import { units } from '../harness/meter'
@@ -142,6 +143,31 @@ describe('a paid request', () => {
       },
     })
     expect(last?.text).not.toContain(failure.redeem.token)
+  })
+
+  test('an operator sends a test to one endpoint, whatever it takes, and sees the answer', async () => {
+    const { act, read } = await operatorOf(shop.url, shop.secrets.adminToken)
+    const [endpoint] = shop.config.webhooks
+    if (endpoint === undefined) throw new Error('no endpoint')
+    expect(await act('test', `webhook:${endpoint.id}`)).toBe(303)
+    await arrived(1)
+    const [message, ...others] = receiver.received
+    expect(others).toEqual([])
+    expect(verify(message as Received)).toMatchObject({ type: 'webhook.test' })
+    await until('its end is written', () => waiting() === 0)
+    const id = message?.id ?? ''
+    const page = await read('/admin/webhooks')
+    for (const part of ['webhook.test', `/admin/actions/resend?subject=${id}`, endpoint.url.origin])
+      expect(page).toContain(part)
+    expect(page).not.toContain(endpoint.url.pathname)
+    expect(await act('resend', id)).toBe(303)
+    await arrived(2)
+    expect(receiver.ids()).toEqual([id, id])
+    for (const [action, subject] of [
+      ['test', 'webhook:0000000000000000'],
+      ['resend', 'x'],
+    ] as const)
+      expect(await act(action, subject)).toBe(404)
   })
 
   test('an endpoint costs a payment one insert more in its own commit, and no wait for the disk', async () => {

@@ -9,12 +9,21 @@ export const actionFields = Type.Object({
   subject: Type.Optional(
     Type.String({
       maxLength: 120,
-      description: '`merchant:SLUG`, `network:ID` or the id of an order, where the action has one',
+      description:
+        '`merchant:SLUG`, `network:ID`, `webhook:ID` or the id of an order or a message, where the action has one',
     }),
   ),
 })
 
-export const actionNames = ['pause', 'resume', 'retry', 'reload', 'backup'] as const
+export const actionNames = [
+  'pause',
+  'resume',
+  'retry',
+  'test',
+  'resend',
+  'reload',
+  'backup',
+] as const
 export type ActionName = (typeof actionNames)[number]
 
 /** An action that is possible now: how it is confirmed and done. */
@@ -31,7 +40,7 @@ export type Action = {
 
 /** The action of a name on a subject; undefined when there is none. */
 export function actionOf(context: AdminContext, name: string, subject: string): Action | undefined {
-  const { actions } = context
+  const { actions, config } = context
   switch (name as ActionName) {
     case 'pause':
     case 'resume':
@@ -45,6 +54,29 @@ export function actionOf(context: AdminContext, name: string, subject: string): 
         subject,
         back: `/admin/orders#${subject}`,
         run: () => actions.retry(subject),
+      }
+    }
+    case 'test': {
+      const endpoint = config.webhooks.find(({ id }) => `webhook:${id}` === subject)
+      if (endpoint === undefined) return undefined
+      return {
+        title: `Send a test to ${endpoint.url.origin}`,
+        effect: html`A signed message of the type <code>webhook.test</code> is sent to this endpoint alone, whatever it takes. It is tried for a day, as all messages are.`,
+        button: 'Send a test',
+        subject,
+        back: '/admin/webhooks',
+        run: () => actions.testWebhook(endpoint.id),
+      }
+    }
+    case 'resend': {
+      if (!/^evt_[0-9a-f]{32}$/.test(subject)) return undefined
+      return {
+        title: 'Send a message again',
+        effect: html`The message <code>${subject}</code> is sent again to its endpoint, with the same <code>webhook-id</code>, as by <code>turnpike webhooks resend</code>.`,
+        button: 'Send again',
+        subject,
+        back: '/admin/webhooks',
+        run: () => actions.resend(subject),
       }
     }
     case 'reload':

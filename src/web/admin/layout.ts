@@ -15,6 +15,7 @@ const pages = [
   { path: '/admin/networks', text: 'Networks' },
   { path: '/admin/grants', text: 'Grants' },
   { path: '/admin/facilitator', text: 'Facilitator' },
+  { path: '/admin/webhooks', text: 'Webhooks' },
   { path: '/admin/configuration', text: 'Configuration' },
 ] as const
 
@@ -24,7 +25,12 @@ export type AdminPage = {
   /** The page of the navigation that it belongs to. */
   path: AdminPath | undefined
   main: Html
+  /** How the reader lets the page refresh itself; undefined where it cannot. */
+  live?: Live | undefined
 }
+
+/** `href` turns the refresh on or off. */
+export type Live = { isOn: boolean; href: string }
 
 /**
  * The reader of a page: a browser with a session, a program with the token, or an unknown client.
@@ -36,12 +42,30 @@ export function titleOf(wanted: AdminPath): string {
   return pages.find(({ path }) => path === wanted)?.text ?? ''
 }
 
+/** The pages with something to show: those of parts that are not configured are left out. */
+function pagesOf(
+  { stock, networks, facilitator, webhooks }: Config,
+  current: AdminPath | undefined,
+) {
+  const unused: readonly AdminPath[] = [
+    ...(stock === undefined ? (['/admin/orders'] as const) : []),
+    ...(networks.some(({ sponsor }) => sponsor) ? [] : (['/admin/grants'] as const)),
+    // By default it settles for the own payouts alone, without keys.
+    ...(facilitator.payTo === 'own' && facilitator.apiKeyHashes.length === 0
+      ? (['/admin/facilitator'] as const)
+      : []),
+    ...(webhooks.length === 0 ? (['/admin/webhooks'] as const) : []),
+  ]
+  return pages.filter(({ path }) => path === current || !unused.includes(path))
+}
+
 /** A whole HTML document. It has no script. */
 function layout(
-  { service }: Config,
+  config: Config,
   reader: AdminReader,
-  { title, path, main }: AdminPage,
+  { title, path, main, live }: AdminPage,
 ): string {
+  const { service } = config
   const { icon, admin } = assetsOf(service)
   const session = reader === 'program' ? undefined : reader
   return htmlDocument(
@@ -52,14 +76,24 @@ function layout(
     html`<header class="bar">
 <p class="name"><a class="home" href="/admin">${service.title}</a> <span class="area">Operation</span> <a href="/">See the shop</a></p>
 ${session && signOut(session)}
-${reader !== undefined && navigationOf('Operation', pages, path)}
+${reader !== undefined && navigationOf('Operation', pagesOf(config, path), path)}
 </header>
 <main id="main" tabindex="-1">
 ${session && notice(session)}
 ${main}
+${live && liveLink(live)}
 </main>
 <footer><p>All times are UTC. Amounts in USD count 1 stablecoin as 1 USD.</p></footer>`,
   )
+}
+
+/** Time between two refreshes, seconds. */
+const refreshSeconds = 5
+
+function liveLink({ isOn, href }: Live): Html {
+  return isOn
+    ? html`<p class="quiet" role="status">This page refreshes itself every ${refreshSeconds} seconds. <a href="${href}">Stop</a></p>`
+    : html`<p class="quiet"><a href="${href}">Refresh this page every ${refreshSeconds} seconds for 15 minutes</a></p>`
 }
 
 function signOut({ csrf }: Session): Html {
@@ -103,7 +137,9 @@ export function sendAdminPage(
   }: { status?: number; headers?: Readonly<Record<string, string>> } = {},
 ): Response {
   const type = { 'content-type': 'text/html; charset=utf-8' }
-  const all = { ...adminHeaders, ...type, ...headers }
+  // A header, because it needs no script. It ends, so that a screen that nobody watches signs out.
+  const refresh = page.live?.isOn === true ? { refresh: String(refreshSeconds) } : {}
+  const all = { ...adminHeaders, ...type, ...refresh, ...headers }
   return new Response(layout(config, reader, page), { status, headers: all })
 }
 

@@ -61,7 +61,7 @@ function list(orders: readonly Order[], config: Config, names: Names): Html {
   const story = ({ paymentId }: Order, content: Html) =>
     html`<a href="/admin/payments/${paymentId}">${content}</a>`
   return table(
-    'Orders',
+    { list: 'Orders' },
     orders,
     [
       ['Time', (order) => story(order, time(order.createdAt))],
@@ -104,7 +104,7 @@ ${facts([
   ['Given today, with gas', `${least}${coin(wei)} of ${coin(gasPerDayWei.sponsor)}`],
 ])}
 ${table(
-  `Grants on ${name}`,
+  { list: `Grants on ${name}` },
   grants,
   [
     ['Time', ({ createdAt }) => time(createdAt)],

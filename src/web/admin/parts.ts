@@ -2,10 +2,11 @@ import { type Asset, usdText } from '../../books/Books'
 import * as Amount from '../../protocol/Amount'
 import { type Html, html } from '../html'
 
-/** `2026-11-20 10:30:05`, UTC. */
+/** `2026-11-20 10:30:05`, UTC; in lines on a phone `11-20 10:30`. */
 export function time(at: number): Html {
   const iso = new Date(at).toISOString()
-  return html`<time datetime="${iso}">${iso.slice(0, 19).replace('T', ' ')}</time>`
+  const [year, rest, seconds] = [iso.slice(0, 5), iso.slice(5, 16), iso.slice(16, 19)]
+  return html`<time datetime="${iso}"><span class="wide">${year}</span>${rest.replace('T', ' ')}<span class="wide">${seconds}</span></time>`
 }
 
 /** `2026-11-20`, UTC. */
@@ -95,18 +96,21 @@ export type Column<Row> = readonly [title: string, cell: (row: Row) => Cell, kin
 
 /**
  * A table that scrolls by itself where it is too wide; `empty` instead of one without rows. On a
- * phone each row is a card whose values have the titles of their columns, unless all are numbers.
+ * phone each row is a card whose values have the titles of their columns, unless all are numbers or it
+ * is a list: then each row is one line, which scrolls.
  */
 export function table<Row>(
-  name: string,
+  title: string | { list: string },
   rows: readonly Row[],
   [first, ...others]: readonly [Column<Row>, ...Column<Row>[]],
   empty: string | Html = '',
 ): Html {
   if (rows.length === 0) return html`<p class="empty">${empty}</p>`
+  const isList = typeof title === 'object'
+  const name = isList ? title.list : title
   const isFigures = others.every(([, , kind]) => kind === 'number')
   const classOf = ([, , kind]: Column<Row>) => kind && html` class="${kind}"`
-  return html`<div class="scroll ${isFigures ? 'figures' : 'cards'}" role="region" aria-label="${name}" tabindex="0"><table>
+  return html`<div class="scroll ${isList ? 'lines' : isFigures ? 'figures' : 'cards'}" role="region" aria-label="${name}" tabindex="0"><table>
 <thead><tr>${[first, ...others].map((column) => html`<th scope="col"${classOf(column)}>${column[0]}</th>`)}</tr></thead>
 <tbody>${rows.map(
     (row) =>

@@ -56,17 +56,18 @@ function searchForm({ merchants, stock }: Config, search: Search): Html {
 const selected = html` selected`
 
 function list(
-  { lines }: Found,
+  { lines: found }: Found,
   { names, now }: { names: Names; now: number },
   isSearch: boolean,
 ): Html {
   return table(
-    'Payments',
-    lines,
+    { list: 'Payments' },
+    found,
     [
       [
         'Received',
-        ({ id }) => html`<a href="/admin/payments/${id}">${time(timeOf(id))} ${short(id)}</a>`,
+        ({ id }) =>
+          html`<a href="/admin/payments/${id}">${time(timeOf(id))} <span class="wide">${short(id)}</span></a>`,
       ],
       [
         'State',

@@ -36,7 +36,7 @@ export function readRange<By extends string>(
 ): Chosen<By> {
   const today = now - (now % dayMs)
   const filled = new URLSearchParams(
-    [...params].filter(([name, value]) => value !== '' && name in rangeQuery.properties),
+    [...params].filter(([name, text]) => text !== '' && name in rangeQuery.properties),
   )
   const { values, wrong } = Schema.readQuery(rangeQuery, filled)
   const [first] = wrong

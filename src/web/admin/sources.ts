@@ -2,6 +2,7 @@ import type { AdminLedger, Pause } from '../../../db/admin'
 import type { Order } from '../../../db/Order'
 import type { Pending } from '../../../db/payment-reads'
 import type { AssetRow } from '../../../db/sales'
+import type { WebhookLedger } from '../../../db/webhooks'
 import type { Ranges } from '../../books/ranges'
 import type { Recent } from '../../books/read'
 import type { Config, Merchant } from '../../config/Config'
@@ -35,6 +36,7 @@ export type AdminSources = {
   /** Path of the file with the configuration; undefined where there is none, as in the demo. */
   file: string | undefined
   assets(): Promise<readonly AssetRow[]>
+  webhooks: Pick<WebhookLedger, 'list' | 'countWaiting'>
   ledger: AdminLedger
   actions: Actions
   /** Unix ms. */
@@ -57,6 +59,10 @@ export type Actions = {
   pause(of: Pick<Pause, 'kind' | 'name'>, isPause: boolean): Promise<Done>
   /** Lets the desk try a held order again. */
   retry(order: string): Promise<Done>
+  /** Sends a message to an endpoint by its id. */
+  testWebhook(endpoint: string): Promise<Done>
+  /** Makes a message due again. */
+  resend(message: string): Promise<Done>
   /** Reads the file again. Undefined in a process without a file. */
   reload: (() => Promise<Done>) | undefined
   /** Copies the database. Undefined where that is not possible. */

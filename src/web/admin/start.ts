@@ -9,6 +9,7 @@ import {
   type AdminPage,
   type AdminPath,
   type AdminReader,
+  type Live,
   redirect,
   sendAdminPage,
   titleOf,
@@ -29,6 +30,7 @@ import {
 } from './sign-in'
 import type { AdminContext, AdminSources } from './sources'
 import { storyPage } from './story'
+import { webhooksPage } from './webhooks'
 
 type SignedIn = NonNullable<AdminReader>
 type Answer = Response | Promise<Response>
@@ -76,7 +78,9 @@ export function createAdminPages(
   ) =>
     guarded(request, async (reader) => {
       const main = await makeMain(reader)
-      return main === undefined ? missing(reader, path) : page(reader, { title, path, main })
+      if (main === undefined) return missing(reader, path)
+      const live = isLive.has(path) ? liveOf(request, options.now()) : undefined
+      return page(reader, { title, path, main, live })
     })
   const shown =
     (
@@ -107,6 +111,7 @@ export function createAdminPages(
     networks: shown('/admin/networks', networksPage),
     grants: shown('/admin/grants', grantsPage),
     facilitator: shown('/admin/facilitator', facilitatorPage),
+    webhooks: shown('/admin/webhooks', webhooksPage),
     configuration: shown('/admin/configuration', configurationPage),
     confirm: (request: Request, name: string) =>
       show(request, undefined, 'Confirm', (reader) => {
@@ -146,6 +151,28 @@ function missingText(path: AdminPath | undefined): Html {
   return html`<h1>This is not possible</h1>
 <p class="empty">The merchant, the network or the order of this action does not exist, or there is no such action.</p>
 <p><a class="button" href="/admin">Back to the overview</a></p>`
+}
+
+/** Pages that a reader may let refresh themselves. */
+const isLive: ReadonlySet<AdminPath | undefined> = new Set<AdminPath>([
+  '/admin',
+  '/admin/sales',
+  '/admin/funnel',
+  '/admin/payments',
+  '/admin/webhooks',
+])
+
+/** Longest time that a page refreshes itself, ms. */
+const liveMs = 15 * 60_000
+
+/** `live` in the query is the time (unix ms) until which the page refreshes itself. */
+function liveOf(request: Request, now: number): Live {
+  const params = paramsOf(request)
+  const until = Number(params.get('live') ?? '0')
+  const isOn = until > now && until <= now + liveMs
+  params.delete('live')
+  if (!isOn) params.set('live', String(now + liveMs))
+  return { isOn, href: `${pathOf(request.url)}?${params}` }
 }
 
 function paramsOf({ url }: Request): URLSearchParams {
