@@ -31,7 +31,7 @@ export type Subscriptions = {
 export type NewAlert = {
   endpoint: string
   origin: string
-  type: EventType
+  type: WebhookEvent['type']
   /** What it is about: one text for the failure of a thing and for its end. */
   subject: string
   body: string

@@ -3,7 +3,7 @@ import { createLedger } from '../../db/sqlite/ledger'
 import { openInMemory } from '../../db/sqlite/open'
 import type { WebhookEvent } from '../../db/webhooks'
 import { dayMs } from '../../src/protocol/Time'
-import { begin } from '../harness/book-rows'
+import { begin, hourMs } from '../harness/book-rows'
 import { hasPostgres } from '../harness/postgres'
 import { type Books, openBooks } from '../harness/postgres-books'
 

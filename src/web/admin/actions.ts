@@ -69,7 +69,7 @@ export function actionOf(context: AdminContext, name: string, subject: string): 
       }
     }
     case 'resend': {
-      if (!/^evt_[0-9a-f]{32}$/.test(subject)) return undefined
+      if (!/^evt_[0-9a-f]{24,32}$/.test(subject)) return undefined
       return {
         title: 'Send a message again',
         effect: html`The message <code>${subject}</code> is sent again to its endpoint, with the same <code>webhook-id</code>, as by <code>turnpike webhooks resend</code>.`,

@@ -44,7 +44,7 @@ export function titleOf(wanted: AdminPath): string {
 
 /** The pages with something to show: those of parts that are not configured are left out. */
 function pagesOf(
-  { stock, networks, facilitator, webhooks }: Config,
+  { stock, networks, facilitator, webhooks, alerts }: Config,
   current: AdminPath | undefined,
 ) {
   const unused: readonly AdminPath[] = [
@@ -54,7 +54,7 @@ function pagesOf(
     ...(facilitator.payTo === 'own' && facilitator.apiKeyHashes.length === 0
       ? (['/admin/facilitator'] as const)
       : []),
-    ...(webhooks.length === 0 ? (['/admin/webhooks'] as const) : []),
+    ...(webhooks.length + alerts.length === 0 ? (['/admin/webhooks'] as const) : []),
   ]
   return pages.filter(({ path }) => path === current || !unused.includes(path))
 }

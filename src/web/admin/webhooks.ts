@@ -16,17 +16,20 @@ const tones: Readonly<Record<Message['state'], Tone>> = {
 
 /** Endpoints, and the log of what was sent to them. */
 export async function webhooksPage({ config, webhooks, now }: AdminContext): Promise<Html> {
-  if (config.webhooks.length === 0)
+  if (config.webhooks.length + config.alerts.length === 0)
     return html`<h1>Webhooks</h1><p class="empty">Nothing is sent: no endpoint is in the file. To get messages about payments, failures and budgets, add a <code>[[webhooks]]</code> block, then <a href="/admin/configuration">reload the file</a>.</p>`
   const [messages, waiting] = await Promise.all([webhooks.list(shownMax), webhooks.countWaiting()])
   const at = now()
   return html`<h1>Webhooks</h1>
-${table('Endpoints', config.webhooks, [
-  ['Endpoint', ({ url, id }) => html`<strong>${url.origin}</strong> <code>${id}</code>`],
-  ['Waiting', ({ id }) => figure(waiting.get(id) ?? 0), 'number'],
-  ['Takes', ({ events }) => events.join(', ')],
-  ['Test', testOf],
-])}
+${
+  config.webhooks.length > 0 &&
+  table('Endpoints', config.webhooks, [
+    ['Endpoint', ({ url, id }) => html`<strong>${url.origin}</strong> <code>${id}</code>`],
+    ['Waiting', ({ id }) => figure(waiting.get(id) ?? 0), 'number'],
+    ['Takes', ({ events }) => events.join(', ')],
+    ['Test', testOf],
+  ])
+}
 <h2>Log</h2>
 ${table(
   { list: 'Messages' },
