@@ -13,6 +13,8 @@ import type { Details } from '../settlement/state/availability'
 const betweenMs = 60_000
 /** A relayer has little gas when it can pay for fewer lone payments than this. */
 const paymentsMin = 200n
+/** It has enough again from here, so that a fee that moves does not end and repeat it. */
+const paymentsEnough = 2n * paymentsMin
 
 /** Something that an operator must know when it fails, and when it is well again. */
 export type Condition = {
@@ -47,7 +49,8 @@ export function createConditionWatch(options: {
   const known = new Map<string, { at: number; isOpen: boolean }>()
   return async () => {
     const at = now()
-    for (const { name, isMet, event } of conditionsOf(watched, [...known.keys()])) {
+    const open = [...known].filter(([, { isOpen }]) => isOpen).map(([name]) => name)
+    for (const { name, isMet, event } of conditionsOf(watched, open)) {
       const last = known.get(name)
       if (isMet ? !last?.isOpen : last?.isOpen || (last && at < last.at + betweenMs)) continue
       // Set before it is written: after a fault of the storage it is tried again after the same time.
@@ -58,12 +61,12 @@ export function createConditionWatch(options: {
   }
 }
 
-/** The present conditions. `known`: names of those that were not met before. */
+/** The present conditions. `known`: names of those that were not met at the last look. */
 export function conditionsOf(watched: Watched, known: readonly string[]): Condition[] {
   const networks = watched.networks()
   return [
     ...networks.map(ofNetwork),
-    ...networks.flatMap(ofRelayers),
+    ...networks.flatMap((network) => ofRelayers(network, known)),
     ...ofRefused(watched.refused(), known),
     ...watched.certificates().map(({ domain, reason }): Condition => {
       const event = (at: number) => certificateChanged(domain, reason, at)
@@ -80,15 +83,19 @@ function ofNetwork({ network, ready, reason = 'it cannot settle' }: NetworkState
   }
 }
 
-function ofRelayers({ network, relayers, cost }: NetworkState): Condition[] {
+function ofRelayers(
+  { network, relayers, cost }: NetworkState,
+  known: readonly string[],
+): Condition[] {
   return relayers.flatMap(({ relayer, balanceWei, topUpWei: sendWei = 0n }): Condition[] => {
     const paymentWei = cost.gas * cost.priceWei
     if (balanceWei === undefined || paymentWei === 0n) return []
     const payments = balanceWei / paymentWei
     const gas = { network, relayer, balanceWei, payments, sendWei }
-    const isMet = payments >= paymentsMin
+    const name = `gas ${network} ${relayer}` as const
+    const isMet = payments >= (known.includes(name) ? paymentsEnough : paymentsMin)
     const event = (at: number) => gasChanged(gas, !isMet, at)
-    return [{ name: `gas ${network} ${relayer}`, isMet, event }]
+    return [{ name, isMet, event }]
   })
 }
 

@@ -301,7 +301,7 @@ describe.concurrent('what fails and recovers', () => {
     expect(await look({ ready: false }, 60_000)).toEqual([paused])
   })
 
-  test('a relayer with gas for fewer than 200 payments is reported, and when it has more again', async () => {
+  test('a relayer with gas for fewer than 200 payments is reported, and when it has twice that again', async () => {
     await using own = await subscribed()
     const look = await watching(own)
     const gas = { network, relayer }
@@ -310,8 +310,9 @@ describe.concurrent('what fails and recovers', () => {
       ['gas.low', { ...gas, balanceWei: '19999999', payments: 199, sendWei: '7' }],
     ])
     expect(await look({ balanceWei: 5n })).toEqual([])
-    expect(await look({ balanceWei: 30_000_000n })).toEqual([
-      ['gas.refilled', { ...gas, balanceWei: '30000000', payments: 300 }],
+    expect(await look({ balanceWei: 39_999_999n })).toEqual([])
+    expect(await look({ balanceWei: 40_000_000n })).toEqual([
+      ['gas.refilled', { ...gas, balanceWei: '40000000', payments: 400 }],
     ])
   })
 
