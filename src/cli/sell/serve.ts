@@ -155,8 +155,9 @@ function fetchesMax(env: Env): number | undefined {
 
 function stopSignal(): Promise<void> {
   return new Promise((resolve) => {
-    process.once('SIGTERM', () => resolve())
-    process.once('SIGINT', () => resolve())
+    // Not `once`: a supervisor and the npm package may both send it, and a second signal would
+    // end the process before paid requests are answered. `stop_seconds` limits the wait.
+    for (const signal of ['SIGTERM', 'SIGINT']) process.on(signal, () => resolve())
   })
 }
 
