@@ -1,10 +1,14 @@
-import { existsSync, mkdirSync, mkdtempSync, rmSync, statSync } from 'node:fs'
+import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, statSync } from 'node:fs'
 import { tmpdir } from 'node:os'
-import { dirname, join } from 'node:path'
+import { basename, dirname, join } from 'node:path'
 import { parseArgs } from 'node:util'
 import manifest from '../package.json'
 import { build, type Commit, commitOf } from './build'
+import { libraryOf } from './release/c-library'
 import { type Headers, headersOf } from './release/headers'
+import { readSigningKey, type SigningKey, SigningKeyError, signatureOf } from './release/minisign'
+import { names } from './release/names'
+import { type Built, type Package, packagesOf } from './release/packages'
 import { fetchRuntime, RuntimeError } from './release/runtime'
 import { runtimeVersion, type Target, targets } from './release/targets'
 
@@ -16,40 +20,80 @@ type ReleaseOptions = {
   out: (line: string) => void
   /** Builds the executable of a target; another one in tests. */
   make?: (target: Target, outfile: string, commit: Commit | undefined) => Promise<void>
+  /** The packages of the executables; none by default. */
+  packagesOf?: (built: readonly Built[]) => readonly Package[]
+  /** Signs SHA256SUMS, and with it all files. */
+  key?: SigningKey | undefined
 }
 
 /** Bytes of the smallest runtime are about 90 million: less is no complete executable. */
 const leastBytes = 60_000_000
 
 /**
- * Builds an executable for each target and writes SHA256SUMS. A target that fails is reported with
- * its reason and has no file; the others are built. Returns the exit code: 1 if one failed.
+ * Builds an executable for each target, then the packages, and writes SHA256SUMS. What fails is
+ * reported with its reason and has no file; the others are built. Returns the exit code: 1 if one
+ * failed.
  */
 export async function release(options: ReleaseOptions): Promise<number> {
-  const { outdir, commit, out, make = compile } = options
+  const { outdir, commit, out, make = compile, key } = options
   mkdirSync(outdir, { recursive: true })
+  removeListed(outdir)
+  const built: Built[] = []
   const sums: string[] = []
   const failed: string[] = []
-  for (const target of options.targets) {
-    const path = join(outdir, target.file)
+  /** Makes a file; `write` says what was checked. */
+  const attempt = async (file: string, name: string, write: (path: string) => Promise<string>) => {
+    const path = join(outdir, file)
     rmSync(path, { force: true })
     try {
-      await make(target, path, commit)
-      assertHeaders(target, path)
-      const verdict = tryRun(target, path, commit)
+      const verdict = await write(path)
       const megabytes = (statSync(path).size / 1e6).toFixed(0)
-      out(`ok    ${target.file} (${megabytes} MB), ${verdict}`)
-      sums.push(`${await digestOf(path)}  ${target.file}`)
+      out(`ok    ${file} (${megabytes} MB)${verdict}`)
+      const digest = await digestOf(path)
+      sums.push(`${digest}  ${file}`)
+      return { path, digest }
     } catch (error) {
       rmSync(path, { force: true })
-      failed.push(target.name)
-      out(`FAIL  ${target.file}: ${error instanceof Error ? error.message : 'unknown'}`)
+      failed.push(name)
+      out(`FAIL  ${file}: ${error instanceof Error ? error.message : 'unknown'}`)
+      return undefined
     }
   }
-  await Bun.write(join(outdir, 'SHA256SUMS'), sums.map((line) => `${line}\n`).join(''))
-  out(`${sums.length} of ${options.targets.length} in ${outdir}, with SHA256SUMS`)
+  for (const target of options.targets) {
+    const file = await attempt(target.file, target.name, async (path) => {
+      await make(target, path, commit)
+      assertHeaders(target, path)
+      return `, ${tryRun(target, path, commit)}`
+    })
+    if (file) built.push({ target, ...file })
+  }
+  for (const { file, make } of options.packagesOf?.(built) ?? [])
+    await attempt(file, file, async (path) => {
+      await Bun.write(path, await make())
+      return ''
+    })
+  const text = sums.map((line) => `${line}\n`).join('')
+  await Bun.write(join(outdir, 'SHA256SUMS'), text)
+  if (key) {
+    const source = commit?.modified === false ? `commit ${commit.id}` : 'no commit'
+    const comment = `${names.package} ${manifest.version}, ${source}, file:SHA256SUMS`
+    await Bun.write(
+      join(outdir, 'SHA256SUMS.minisig'),
+      signatureOf(Buffer.from(text), comment, key),
+    )
+    out(`signed: minisign -Vm SHA256SUMS -P ${key.publicKey}`)
+  }
+  out(`${built.length} of ${options.targets.length} in ${outdir}, with SHA256SUMS`)
   if (failed.length > 0) out(`not built: ${failed.join(', ')}`)
   return failed.length === 0 ? 0 : 1
+}
+
+/** Removes the files of the release before: a package of a target that fails now must not stay. */
+function removeListed(outdir: string): void {
+  const list = join(outdir, 'SHA256SUMS')
+  const lines = existsSync(list) ? readFileSync(list, 'utf8').trimEnd().split('\n') : []
+  const files = lines.map((line) => basename(line.slice(66)))
+  for (const file of [...files, 'SHA256SUMS.minisig']) rmSync(join(outdir, file), { force: true })
 }
 
 /** Downloads the runtime and builds. */
@@ -124,21 +168,49 @@ function selected(only: string | undefined): readonly Target[] {
   })
 }
 
-if (import.meta.main) {
+/** The key in a file of minisign. Throws SigningKeyError. */
+function keyIn(path: string): SigningKey {
+  if (!existsSync(path)) throw new SigningKeyError('there is no such file')
+  return readSigningKey(readFileSync(path, 'utf8'), process.env.MINISIGN_PASSWORD)
+}
+
+/** Where the files will be downloaded from. */
+function addressIn(url: string): string {
+  if (/^https:\/\/[\w.-]+(:\d+)?(\/[\w.~/-]+)?$/.test(url)) return url.replace(/\/+$/, '')
+  throw new RuntimeError('--url is an address such as https://example.com/turnpike/v1.0.0')
+}
+
+async function main(): Promise<number> {
   const root = dirname(import.meta.dir)
+  const text = { type: 'string' } as const
   const { values } = parseArgs({
-    options: { only: { type: 'string' }, outdir: { type: 'string' } },
+    options: { only: text, outdir: text, sign: text, url: text, debs: text },
   })
   // Bytecode is of one version of the runtime.
   if (Bun.version !== runtimeVersion)
     throw new RuntimeError(`this is bun ${Bun.version}: a release needs ${runtimeVersion}`)
+  // A key that cannot sign must not end a release after minutes.
+  const key = values.sign === undefined ? undefined : keyIn(values.sign)
+  const url = values.url === undefined ? undefined : addressIn(values.url)
   const commit = await commitOf(root)
   if (commit === undefined || commit.modified)
     process.stderr.write('turnpike: these sources are not a commit; the version will say so\n')
-  process.exitCode = await release({
+  const packages = values.debs
+  return release({
     targets: selected(values.only),
     outdir: values.outdir ?? join(root, 'dist', 'release'),
     commit,
     out: (line) => process.stdout.write(`${line}\n`),
+    key,
+    packagesOf: (built) =>
+      packagesOf(built, { commit, url, libraryOf: (target) => libraryOf(target, { packages }) }),
   })
 }
+
+if (import.meta.main)
+  process.exitCode = await main().catch((error) => {
+    const isKey = error instanceof SigningKeyError
+    if (!isKey && !(error instanceof RuntimeError)) throw error
+    process.stderr.write(`turnpike: ${isKey ? '--sign: ' : ''}${error.message}\n`)
+    return 1
+  })

@@ -57,6 +57,9 @@ const needed = {
   'systemd-analyze': 'systemd',
   zsh: 'zsh',
   fish: 'fish',
+  minisign: 'minisign',
+  skopeo: 'skopeo',
+  xz: 'xz-utils',
   uvicorn: 'python3-uvicorn',
 }
 
@@ -96,6 +99,7 @@ describe('the programs that the tests need', () => {
       ['CHROMIUM', 'NGINX', 'PEBBLE', 'POSTGRES', 'SYSTEMD_ANALYZE'].map((name) => [name, '/x']),
     )
     const { packages } = install('named', 'exit 1', paths)
-    expect(packages).toEqual([['caddy'], ['zsh'], ['fish'], fastApi, ['python3-uvicorn']])
+    const debian = [['caddy'], ['zsh'], ['fish'], ['minisign'], ['skopeo'], ['xz-utils']]
+    expect(packages).toEqual([...debian, fastApi, ['python3-uvicorn']])
   })
 })

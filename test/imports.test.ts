@@ -36,7 +36,8 @@ const ranks: Readonly<Record<string, number>> = {
   test: 11,
 }
 
-const entries = /^(src\/(main|build|release)\.ts|(src|db)\/.*\b(build|config)\.ts|test\/.*)$/
+const entries =
+  /^(src\/(main|build|release|release\/launcher)\.ts|(src|db)\/.*\b(build|config)\.ts|test\/.*)$/
 const unicode = /^(src\/gateway\/builtin\/|test\/)/
 const clockOwners =
   /^(src\/(app|main|log|cli\/run)\.ts|db\/postgres\/beside\.ts|src\/demo\/.*|test\/.*)$/

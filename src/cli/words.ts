@@ -29,7 +29,9 @@ export function warn(
 
 /** The command that runs this program from a shell in the current directory. */
 export function self(): string {
-  return isCompiled() ? process.execPath : `npx --yes bun@${Bun.version} src/main.ts`
+  if (!isCompiled()) return `npx --yes bun@${Bun.version} src/main.ts`
+  // Set by src/release/launcher.ts: the path of the executable is in a cache of npm.
+  return process.env.TURNPIKE_COMMAND ?? process.execPath
 }
 
 /** Whether this is the executable, not a checkout. */

@@ -1,9 +1,11 @@
 import { afterAll, beforeAll, describe, expect, test } from 'bun:test'
+import { createPrivateKey, createPublicKey, scryptSync, verify } from 'node:crypto'
 import {
   copyFileSync,
   existsSync,
   mkdirSync,
   mkdtempSync,
+  readdirSync,
   readFileSync,
   rmSync,
   writeFileSync,
@@ -13,6 +15,8 @@ import { join } from 'node:path'
 import manifest from '../../package.json'
 import { release } from '../../src/release'
 import { headersOf } from '../../src/release/headers'
+import { readSigningKey, signatureOf } from '../../src/release/minisign'
+import type { Package } from '../../src/release/packages'
 import { fetchRuntime } from '../../src/release/runtime'
 import { runtimeVersion, type Target, targets } from '../../src/release/targets'
 import { executable } from '../harness/executable'
@@ -25,6 +29,55 @@ afterAll(() => rmSync(directory, { recursive: true, force: true }))
 const own: Target = {
   ...(targets[0] as Target),
   ...headersOf(executable),
+}
+
+const seed = Buffer.alloc(32, 7)
+const keyId = Buffer.from('12345678')
+/** The 32 bytes of the public key are the end of its DER form. */
+const publicBytes = createPublicKey(
+  createPrivateKey({
+    key: Buffer.concat([Buffer.from('302e020100300506032b657004220420', 'hex'), seed]),
+    format: 'der',
+    type: 'pkcs8',
+  }),
+)
+const rawPublic = publicBytes.export({ format: 'der', type: 'spki' }).subarray(-32)
+const publicKey = Buffer.concat([Buffer.from('Ed'), keyId, rawPublic]).toString('base64')
+
+/** A secret key as minisign writes it; with a password that is cheap to derive from. */
+function secretKey(password?: string): string {
+  const content = Buffer.concat([keyId, seed, rawPublic])
+  const head = Buffer.alloc(54)
+  head.write(password === undefined ? 'Ed\0\0B2' : 'EdScB2', 'latin1')
+  const sum = new Bun.CryptoHasher('blake2b256').update('Ed').update(content).digest()
+  const sealed = Buffer.concat([content, password === undefined ? Buffer.alloc(32) : sum])
+  if (password !== undefined) {
+    head.writeBigUInt64LE(32_768n, 38)
+    head.writeBigUInt64LE(16_777_216n, 46)
+    const costs = { N: 1024, r: 8, p: 1 }
+    const stream = scryptSync(password, head.subarray(6, 38), sealed.length, costs)
+    for (const [index, byte] of stream.entries()) sealed[index] = (sealed[index] ?? 0) ^ byte
+  }
+  return `untrusted comment: key\n${Buffer.concat([head, sealed]).toString('base64')}\n`
+}
+
+/** The comment of a signature by the rules of minisign; undefined when it is not of the file. */
+function commentOf(file: Buffer, text: string): string | undefined {
+  const [, line = '', trusted = '', global = ''] = text.split('\n')
+  const bytes = Buffer.from(line, 'base64')
+  const signature = bytes.subarray(10)
+  const comment = trusted.replace(/^trusted comment: /, '')
+  const digest = new Bun.CryptoHasher('blake2b512').update(file).digest()
+  const isRight =
+    bytes.toString('latin1', 0, 10) === `ED${keyId}` &&
+    verify(null, digest, publicBytes, signature) &&
+    verify(
+      null,
+      Buffer.concat([signature, Buffer.from(comment)]),
+      publicBytes,
+      Buffer.from(global, 'base64'),
+    )
+  return isRight ? comment : undefined
 }
 
 test('the targets are those of the runtime of this project, each with a hash', () => {
@@ -130,6 +183,102 @@ describe('a release', () => {
       make: async (_, outfile) => copyFileSync(executable, outfile),
     })
     expect([code, lines[0]]).toEqual([1, expect.stringContaining(`not ${'ab'.repeat(20)}`)])
+  })
+})
+
+describe('the packages of a release', () => {
+  const small = { file: 'small.txt', make: async () => 'small' }
+  const packaged = async (packages: readonly Package[]) => {
+    const lines: string[] = []
+    const code = await release({
+      targets: [own],
+      outdir: join(directory, 'packages'),
+      commit: undefined,
+      out: (line) => void lines.push(line),
+      make: async (_, outfile) => copyFileSync(executable, outfile),
+      packagesOf: (built) => (built[0]?.target === own ? packages : []),
+      key: readSigningKey(secretKey(), undefined),
+    })
+    return { code, lines, sums: readFileSync(join(directory, 'packages/SHA256SUMS'), 'utf8') }
+  }
+
+  test('they are listed and signed, and those of the release before are removed', async () => {
+    const first = await packaged([small])
+    expect([first.code, first.lines.slice(1, 3)]).toEqual([
+      0,
+      ['ok    small.txt (0 MB)', `signed: minisign -Vm SHA256SUMS -P ${publicKey}`],
+    ])
+    const digest = new Bun.CryptoHasher('sha256').update('small').digest('hex')
+    expect(first.sums.split('\n').slice(1)).toEqual([`${digest}  small.txt`, ''])
+    const signature = readFileSync(join(directory, 'packages/SHA256SUMS.minisig'), 'utf8')
+    expect(commentOf(Buffer.from(first.sums), signature)).toBe(
+      `turnpike ${manifest.version}, no commit, file:SHA256SUMS`,
+    )
+    const fails = { file: 'fails.txt', make: () => Promise.reject(new Error('no library')) }
+    const second = await packaged([fails])
+    expect([second.code, second.lines[1], second.lines.at(-1)]).toEqual([
+      1,
+      'FAIL  fails.txt: no library',
+      'not built: fails.txt',
+    ])
+    expect(second.sums).toBe(`${first.sums.split('\n')[0]}\n`)
+    expect(readdirSync(join(directory, 'packages')).sort()).toEqual(
+      ['SHA256SUMS', 'SHA256SUMS.minisig', own.file].sort(),
+    )
+  })
+})
+
+describe('a signature', () => {
+  const file = Buffer.from('a file')
+  const key = readSigningKey(secretKey(), undefined)
+
+  test('minisign verifies the file and the comment, and no other file', () => {
+    const at = join(directory, 'signed')
+    const text = signatureOf(file, 'a comment', key)
+    expect(commentOf(file, text)).toBe('a comment')
+    expect(commentOf(Buffer.from('another file'), text)).toBeUndefined()
+    expect(commentOf(file, text.replace('a comment', 'b comment'))).toBeUndefined()
+    if (Bun.which('minisign') === null) return
+    writeFileSync(at, file)
+    const verified = (signature: string) => {
+      writeFileSync(`${at}.minisig`, signature)
+      const run = Bun.spawnSync(['minisign', '-VHm', at, '-P', publicKey])
+      return [run.exitCode, run.stdout.toString()]
+    }
+    expect(verified(text)).toEqual([0, expect.stringContaining('Trusted comment: a comment\n')])
+    expect(verified(text.replace('a comment', 'b comment'))[0]).toBe(1)
+  })
+
+  test('a key with a password is read by it, as minisign reads it', () => {
+    const text = secretKey('secret')
+    expect(readSigningKey(text, 'secret').publicKey).toBe(publicKey)
+    const wrong = () => readSigningKey(text, 'other')
+    expect(wrong).toThrow('MINISIGN_PASSWORD is not its password')
+    expect(() => readSigningKey(text, undefined)).toThrow('put that into MINISIGN_PASSWORD')
+    if (Bun.which('minisign') === null) return
+    const at = join(directory, 'encrypted')
+    writeFileSync(`${at}.key`, text)
+    writeFileSync(at, file)
+    const run = Bun.spawnSync(['minisign', '-S', '-s', `${at}.key`, '-m', at, '-t', 'c'], {
+      stdin: Buffer.from('secret\n'),
+    })
+    expect([run.exitCode, commentOf(file, readFileSync(`${at}.minisig`, 'utf8'))]).toEqual([0, 'c'])
+  })
+
+  test('error: what is no secret key of minisign is refused', () => {
+    const [head = '', body = ''] = secretKey().split('\n')
+    const bytes = Buffer.from(body, 'base64')
+    const other = Buffer.from(bytes)
+    other.write('Xx', 2, 'latin1')
+    for (const each of [Buffer.alloc(0), bytes.subarray(1), other])
+      expect(() => readSigningKey(`${head}\n${each.toString('base64')}\n`, undefined)).toThrow(
+        'it is not a secret key of minisign',
+      )
+    const costly = Buffer.from(secretKey('secret').split('\n')[1] ?? '', 'base64')
+    costly.writeBigUInt64LE(2n ** 40n, 46)
+    expect(() => readSigningKey(`${head}\n${costly.toString('base64')}\n`, 'secret')).toThrow(
+      'its password needs too much memory',
+    )
   })
 })
 
