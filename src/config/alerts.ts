@@ -1,20 +1,22 @@
 import type { Alert } from './Config'
 import { placeKinds, places } from './keys'
 import { readKeys } from './kinds'
-import { children, isEmptyList, readRequired, reportKey, reportRepeats, type Table } from './reader'
+import {
+  childrenUpTo,
+  isEmptyList,
+  readRequired,
+  reportKey,
+  reportRepeats,
+  type Table,
+} from './reader'
 import * as V from './values'
 import { refusePrivate } from './webhooks'
 
-const placesMax = 8
 const recipientsMax = 8
 
 /** Reads every `[[alerts]]`, in file order. */
 export function readAlerts(root: Table): readonly Alert[] {
-  const tables = children(root, 'alerts')
-  if (tables.length > placesMax) {
-    const message = `there are ${tables.length} places; at most ${placesMax} are allowed`
-    reportKey(root, ['alerts', placesMax], message)
-  }
+  const tables = childrenUpTo(root, 'alerts', { most: 8, what: 'places' })
   const read = tables.map(readPlace)
   const ids = read.map((place, i) => place?.id ?? i)
   reportRepeats(tables, 'kind', ids, (line) => {
@@ -39,7 +41,7 @@ function readPlace(table: Table): Alert | undefined {
 function checkMail(table: Table, mail: Extract<Alert, { kind: 'mail' }>): void {
   const { host, to, tls, allowPrivate } = mail
   const { user, password } = table.raw
-  const url = URL.parse(`http://${host.includes(':') ? `[${host}]` : host}`)
+  const url = V.urlOfHost('http', host)
   const permit = 'or set allow_private = true for this place'
   if (url !== null && !allowPrivate && V.isPrivate(url))
     reportKey(table, 'host', `host is a private address; ${permit}`)

@@ -181,6 +181,18 @@ export function children(table: Table, key: string): readonly Table[] {
   })
 }
 
+/** The same, at most so many. `what`: what the tables are, in the plural. */
+export function childrenUpTo(
+  table: Table,
+  key: string,
+  { most, what }: { most: number; what: string },
+): readonly Table[] {
+  const tables = children(table, key)
+  const message = `there are ${tables.length} ${what}; at most ${most} are allowed`
+  if (tables.length > most) reportKey(table, [key, most], message)
+  return tables
+}
+
 export function openTable(source: Source, path: Lines.Path, raw: Record<string, unknown>): Table {
   return { source, path, raw, known: new Set() }
 }

@@ -276,10 +276,15 @@ export const mail = matching(
 )
 
 /** The name or the address of a server, without a port. */
-export const host = matching(
-  /^([A-Za-z0-9.-]+|[0-9a-fA-F:]*:[0-9a-fA-F:.]*)$/,
-  'must be the name of a server, such as "smtp.example.com"',
-)
+export const host: Read<string> = (value) =>
+  typeof value === 'string' && /^[A-Za-z0-9.:-]+$/.test(value) && urlOfHost('http', value) !== null
+    ? value
+    : { wrong: 'must be the name of a server, such as "smtp.example.com"' }
+
+/** An address of IPv6 gets its brackets. */
+export function urlOfHost(scheme: 'http' | 'smtp', name: string): URL | null {
+  return URL.parse(`${scheme}://${name.includes(':') ? `[${name}]` : name}`)
+}
 
 export const botToken: Read<string> = (value) =>
   typeof value === 'string' && /^\d{5,20}:[\w-]{30,100}$/.test(value)

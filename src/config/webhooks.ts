@@ -4,7 +4,7 @@ import { webhook as keys } from './keys'
 import { readKeys } from './kinds'
 import { nearest } from './nearest'
 import {
-  children,
+  childrenUpTo,
   isEmptyList,
   type Read,
   readList,
@@ -15,17 +15,12 @@ import {
 } from './reader'
 import * as V from './values'
 
-const endpointsMax = 8
 /** Secrets of one endpoint: the new one and those that a rotation replaces. */
 const secretsMax = 4
 
 /** Reads every `[[webhooks]]`, in file order. */
 export function readWebhooks(root: Table): readonly Endpoint[] {
-  const tables = children(root, 'webhooks')
-  if (tables.length > endpointsMax) {
-    const message = `there are ${tables.length} endpoints; at most ${endpointsMax} are allowed`
-    reportKey(root, ['webhooks', endpointsMax], message)
-  }
+  const tables = childrenUpTo(root, 'webhooks', { most: 8, what: 'endpoints' })
   const endpoints = tables.map(readEndpoint)
   const ids = endpoints.map((endpoint) => endpoint?.id)
   reportRepeats(tables, 'url', ids, (line) => {

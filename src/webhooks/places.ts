@@ -1,4 +1,5 @@
 import type { Alert } from '../config/Config'
+import { urlOfHost } from '../config/values'
 import { type Naming, textOf } from './alert-text'
 import type { Post, PostOptions } from './post'
 import type { Target } from './retry-or-disable'
@@ -42,8 +43,9 @@ export function placeOf(
 function urlOf(alert: Alert, { telegramUrl = 'https://api.telegram.org' }: PlaceOptions): URL {
   if (alert.kind === 'telegram') return new URL(`${telegramUrl}/bot${alert.token}/sendMessage`)
   if (alert.kind !== 'mail') return alert.url
-  const host = alert.host.includes(':') ? `[${alert.host}]` : alert.host
-  return new URL(`smtp://${host}${alert.port === undefined ? '' : `:${alert.port}`}`)
+  const url = urlOfHost('smtp', alert.host) ?? new URL('smtp://unknown')
+  if (alert.port !== undefined) url.port = String(alert.port)
+  return url
 }
 
 function bodyOf(alert: Alert, text: string): object {

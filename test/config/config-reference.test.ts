@@ -102,7 +102,7 @@ test('the page of all keys is generated from the schema', async () => {
 test('a reader names only keys of the schema, and each that has no value of its own', async () => {
   const asked = new Set<string>()
   const ask =
-    /\b(?:field|required|optional|list|child|children|record|readNetwork(?:Id|List)|readPreference|otherUrl|readSource|readSchema)\(\s*\w+,\s*'(\w+)'|\bcontract\('(\w+)'\)/g
+    /\b(?:field|required|optional|list|child|children|childrenUpTo|record|readNetwork(?:Id|List)|readPreference|otherUrl|readSource|readSchema)\(\s*\w+,\s*'(\w+)'|\bcontract\('(\w+)'\)/g
   for await (const path of new Bun.Glob('src/config/*.ts').scan(root))
     for (const [, key, other] of (await Bun.file(join(root, path)).text()).matchAll(ask))
       asked.add(key ?? other ?? '')

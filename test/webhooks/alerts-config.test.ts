@@ -64,7 +64,13 @@ const cases: readonly (readonly [string, string])[] = [
     'tls = "none" sends in clear text; or set allow_private',
   ],
   [entry('mail', ...mail.slice(1), 'host = "192.168.1.2"'), 'host is a private address'],
-  [entry('mail', ...mail.slice(1), 'host = "a/b"'), 'host must be the name of a server'],
+  ...['a/b', ':::', '1.2.3.400', 'smtp.test:25'].map(
+    (host) =>
+      [
+        entry('mail', ...mail.slice(1), `host = "${host}"`),
+        'host must be the name of a server',
+      ] as const,
+  ),
   [entry('mail', ...mail, 'port = 0'), 'port must be an integer from 1 to 65535'],
   [
     entry('mail', mail[0] ?? '', mail[2] ?? '', 'from = "A <a@b.test>"'),
