@@ -1,6 +1,8 @@
 import { describe, expect, test } from 'bun:test'
 import type { Authorization } from '../../db/Authorization'
+import type { Launch } from '../../db/Ledger'
 import type { Purpose } from '../../db/Payment'
+import { createClock } from '../../src/chain/clock'
 import { createHead } from '../../src/chain/head'
 import { account } from '../../src/demo/accounts'
 import { enqueueNamed, pump } from '../../src/settlement/send/queue'
@@ -190,6 +192,56 @@ test('charges of ours are before those for other servers, and what ends first is
   expect(queue.named.map(({ request }) => request.purpose.product)).toEqual(
     Array(2).fill('facilitator'),
   )
+})
+
+test('attack: a charge that a write refused is not written again when a later write fails', async () => {
+  const queue = { named: [] as QueuedPayment[], payments: [], jobs: [] }
+  const ends: string[] = []
+  const fresh = createRelayer(relayerKey, { isReserved: false, isHeld: true })
+  // Another transaction is open, so that the charges collect.
+  const relayer = Object.assign(fresh, { next: 7, open: 1, balanceWei: 10n ** 18n })
+  for (const id of ['first', 'second']) {
+    const own = signTransfer(network, { from: id.length })
+    const queued = {
+      request: {
+        ...{ id, receivedAt: 0, purpose: purposeOf() },
+        verified: { balanceAtomic: 10n ** 9n, allowanceAtomic: 10n ** 9n, at: 0 },
+      },
+      transfer: { ...own, upto: { facilitator: relayer.address, ceilingAtomic: 9_000n } },
+      signer: { kind: 'checked' },
+      isAlone: true,
+      call: { to: facilitator, data: '0x' },
+      done: ({ kind }: { kind: string }) => void ends.push(`${id} ${kind}`),
+    }
+    enqueueNamed(queue as unknown as Queue, queued as unknown as QueuedPayment)
+  }
+  const writes: string[][] = []
+  const launch = async (...inputs: Launch[]) => {
+    writes.push(inputs.flatMap((input) => input.fresh.map(({ row }) => row.id)))
+    if (writes.length > 1) throw new Error('the disk is full')
+    return { kind: 'refused', ids: ['first'], reason: 'payer-under-way' }
+  }
+  const head = Object.assign(createHead(), { baseFeeWei: 1n, tipWei: 1n })
+  const chain = {
+    ...{ network, head, queue, relayers: [relayer], health: { ready: true } },
+    ...{ abilities: { readsCode: true }, clock: createClock() },
+    client: { call: async () => '0x' },
+  }
+  const progress = { signal: new AbortController().signal, reading: new Set() }
+  const ledger = { settling: { launch }, payments: {} }
+  const context = {
+    progress,
+    payers: createPayers(() => 0),
+    now: () => 0,
+    monotonic: () => 0,
+    ledger,
+    log() {},
+  }
+  pump(context as unknown as Context, chain as unknown as ChainState)
+  await until(() => ends.length > 2 || relayer.preparing === 0)
+  expect(writes).toEqual([['first', 'second'], ['second'], ['second']])
+  expect(ends).toEqual(['first rows-refused', 'first unavailable', 'second unavailable'])
+  expect([relayer.next, relayer.open, relayer.slots.size]).toEqual([7, 1, 0])
 })
 
 test('a relayer has as many charges open as balance and budget pay for, and 16 where a node takes no more', () => {

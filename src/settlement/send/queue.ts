@@ -58,6 +58,7 @@ export function enqueue(context: Context, chain: ChainState, entry: Entry): () =
     simulatedCode: 'unknown',
     isAlone,
     isUrgent: isAlone || code === 'contract',
+    isDecided: false,
     isGivenUp: false,
     logKey: Receipt.transferKey(transfer),
     call: Simulate.callOf(transfer),
@@ -402,7 +403,7 @@ function writeAccepted(context: Context, chain: ChainState, relayer: Relayer): v
     })
     // A charge that cannot be written must not keep the others back.
     const alone = (error: unknown) => {
-      if (charges.length === 1) throw error
+      if (charges.length === 1 || each.member.isDecided) throw error
       return write([each])
     }
     each.resolve(writing.then(own, alone))

@@ -100,7 +100,12 @@ export function writeAndSend(
       const refused = await writeOnce(context, chain, { ...batch, relayer, members })
       if (refused === undefined) return { sent: members, unsent: [] }
       const verdicts = members.map(({ request: { id } }) => verdictOn(refused, id))
-      for (const [index, verdict] of verdicts.entries()) if (verdict) members[index]?.done(verdict)
+      for (const [index, member] of members.entries()) {
+        const verdict = verdicts[index]
+        if (verdict === undefined) continue
+        member.isDecided = true
+        member.done(verdict)
+      }
       // The others of the batch stay.
       const left = members.filter((_, index) => verdicts[index] === undefined)
       if (left.length === members.length)

@@ -359,6 +359,8 @@ export type QueuedPayment = {
   payment: Payment | undefined
   /** Whether it must not share a transaction. */
   isAlone: boolean
+  /** Whether a write has decided it: then no other write may send it. */
+  isDecided: boolean
   /** Whether the caller has left: then it does not wait for another turn. */
   isGivenUp: boolean
   /** Whether to send it now, because waiting adds no payment to its batch. */
