@@ -15,9 +15,13 @@ type Span = { first: readonly number[]; last: readonly number[]; isNullable: boo
 /** Adds the places of a part. A count adds them several times. */
 type Part = () => Span
 
-/** Limits of the places, the copies of repeated parts and the states. Ordinary patterns have tens. */
+/**
+ * Limits of the places, the copies of repeated parts, the kinds of characters and the states. Ordinary
+ * patterns have tens.
+ */
 const placesMax = 200
 const copiesMax = 2_000
+const kindsMax = 500
 const statesMax = 250
 /** The state of a text that cannot match, and that of an empty text. */
 const dead = 0
@@ -165,8 +169,8 @@ function rangesOf(token: string): Ranges {
   if (token.startsWith('\\')) {
     const letter = token.slice(1)
     const known = escapes.get(letter)
-    // Nothing is left of `\\$`, which is no anchor.
-    if (known === undefined && /^$|\w/.test(letter)) throw new Unsupported()
+    // Nothing is left of `\\$`, which is no anchor. An engine may take an escape that is none.
+    if (known === undefined && !/^[!-/:-@[-^{-~]$/.test(letter)) throw new Unsupported()
     return known ?? [one(runeOf(letter))]
   }
   if (!token.startsWith('[')) return [one(runeOf(token))]
@@ -215,6 +219,7 @@ function determine(places: readonly Place[], { first, last, isNullable }: Span):
   const bounds = [0, ...places.flatMap(({ ranges }) => ranges.flatMap(([a, b]) => [a, b + 1]))]
   const kinds = [...new Set(bounds)].sort((a, b) => a - b)
   const width = kinds.length
+  if (width > kindsMax) throw new Unsupported()
   const kindOf = (rune: number) => kinds.findLastIndex((bound) => bound <= rune)
   const kindsOf = new Map<Ranges, readonly number[]>()
   for (const { ranges } of places)

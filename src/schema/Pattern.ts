@@ -22,10 +22,19 @@ export function compile(source: string): Pattern {
   const known = compiled.get(source)
   if (known !== undefined) return known
   assertSyntax(source)
-  const pattern = Automaton.from(source) ?? linear(source)
+  const pattern = read(source)
   if (typeof pattern === 'string') throw new PatternError(pattern)
   compiled.set(source, pattern)
   return pattern
+}
+
+function read(source: string): Pattern | string {
+  try {
+    return Automaton.from(source) ?? linear(source)
+  } catch (error) {
+    if (!(error instanceof RangeError)) throw error
+    return 'has too many groups inside each other'
+  }
 }
 
 /** RE2 is loaded for the first pattern that needs it: a start with other patterns takes 15 ms less. */

@@ -106,7 +106,9 @@ const others = [
   ...['a', '^a', 'a$', '^a|b$', '^a\\$', '^a$|^b$', '^(^a)$', '^(a$)$', '^a\\b$', '^(?=a)a$'],
   ...['^(?<n>a)$', '^(a)\\1$', '^\\p{L}$', '^\\x41$', '^\\u{41}$', '^\\cA$', '^[\\b]$', '^\\0$'],
   ...['^a{501}$', '^(?:){501}$', '^(a{30}){30}$', '^(a|b)*a(a|b){12}$', '^(?:a?){0,400}a{400}$'],
-  ...['^(((){40}){40}){40}$', '^(((a?){40}){40}){40}$'],
+  ...['^(((){40}){40}){40}$', '^(((a?){40}){40}){40}$', '^\\\u{1f600}$'],
+  // A table of all its kinds would have a million entries.
+  `^[${Array.from({ length: 300 }, (_, i) => String.fromCodePoint(0x4e00 + 2 * i)).join('')}]{100}$`,
 ]
 test.each(others)('the pattern %s has no automaton', (source) => {
   new RegExp(source, 'u')

@@ -50,6 +50,12 @@ const texts = [
 ]
 
 describe('Pattern', () => {
+  test('error: groups without end inside each other are refused', () => {
+    expect(() => Pattern.compile(`^${'('.repeat(20_000)}a${')'.repeat(20_000)}$`)).toThrow(
+      new Pattern.PatternError('has too many groups inside each other'),
+    )
+  })
+
   test('ordinary patterns match what JavaScript matches', () => {
     for (const source of patterns) {
       const native = new RegExp(source, 'u')

@@ -17,6 +17,8 @@ const valuesMax = 200
 const formsMax = 8
 const descriptionMax = 160
 const sampleMaxCharacters = 1500
+/** A longer pattern may take seconds at each start. */
+const patternMax = 1000
 
 type Run = { root: Table; note: (text: string) => void; left: number; open: readonly unknown[] }
 
@@ -161,8 +163,9 @@ function isUsable(pattern: string, note: (text: string) => void): boolean {
   const isDelimited = /^\/.*\/[a-z]*$/.test(pattern)
   // The file would replace the name.
   const isName = pattern.includes('${')
+  const isLong = pattern.length > patternMax
   try {
-    if (isDelimited || isName) throw new Pattern.PatternError('is not plain')
+    if (isDelimited || isName || isLong) throw new Pattern.PatternError('is not plain')
     Pattern.compile(pattern)
     return true
   } catch (error) {
