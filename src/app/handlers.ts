@@ -50,6 +50,8 @@ export function createHandlers(config: Config, retired: RetiredOffers, parts: Ap
   const { granting } = parts.sponsoring
   const { trustProxy } = service
   const availability = availabilityIn(config, parts)
+  const orders =
+    exchange && startedStock && createOrderHandlers({ ...exchange, ...serving, ...startedStock })
   return {
     middleware: parts.middleware,
     errors: { baseUrl: service.baseUrl, log: parts.log, requestId: parts.requestId },
@@ -64,8 +66,7 @@ export function createHandlers(config: Config, retired: RetiredOffers, parts: Ap
     documents,
     /** Undefined without `[stock]`, as `orders` is. */
     market: exchange && createMarketHandlers({ ...exchange, ...serving, payTo: deskAddress }),
-    orders:
-      exchange && startedStock && createOrderHandlers({ ...exchange, ...serving, ...startedStock }),
+    orders,
     sponsor: (request: Request) => sponsorApprove({ ...serving, granting, trustProxy }, request),
     metrics: createMetricsHandler(serving),
     /** What a payment has cost, by its id. */
@@ -77,6 +78,7 @@ export function createHandlers(config: Config, retired: RetiredOffers, parts: Ap
         ...availability,
         toolOf,
         hasMarket: exchange !== undefined,
+        readOrder: orders?.order,
         pricesOf: (symbol) => exchange?.history.of(symbol) ?? [],
         isReady: ({ id }) => isReady(id),
         isDeskReady: () =>

@@ -83,6 +83,9 @@ export function createRoutes(on: Handlers): Routes {
   page('/', ({ pages }, request) => pages.home(request))
   page('/merchants/:slug', ({ pages }, request, { slug = '' }) => pages.merchant(request, slug))
   page('/stocks', ({ pages }, request) => pages.stocks(request))
+  shared('/orders/:id', {
+    GET: byPeople(({ pages }, request, { id = '' }) => pages.order(request, id)),
+  })
   page('/problems', ({ problems }, request) => problems.list(request))
   page('/problems/:code', ({ problems }, request, params) => problems.one(request, params))
   page('/robots.txt', ({ pages }, request) => pages.robots(request))

@@ -96,6 +96,11 @@ describe('receipt verify', () => {
         expect(text).toContain(`paid by      ${account(1).address}`)
         expect(text).toMatch(/transaction {2}0x[0-9a-f]{64}/)
         expect(text).toContain(`signed by    ${key()}`)
+        const coin = value === mpp ? 'USDC' : 'USDG'
+        const date = String.raw`\d{4}-\d\d-\d\d \d\d:\d\d UTC\.`
+        expect(text).toMatch(
+          new RegExp(`\nYou paid 0.01 ${coin} to catjoke at localhost, ${date}\n`),
+        )
       }
   })
 

@@ -104,6 +104,12 @@ const endpoints: Readonly<Record<string, readonly Endpoint[]>> = {
     },
     { path: '/stocks', methods: 'GET', request: '`symbol`', answer: 'the stock tokens' },
     {
+      path: '/orders/:id',
+      methods: 'GET',
+      request: '',
+      answer: 'one order; the JSON of the API to clients that do not accept HTML',
+    },
+    {
       path: '/problems',
       methods: 'GET',
       request: '',

@@ -417,6 +417,30 @@ describe.skipIf(isMissing)('buying a stock', () => {
       // Another order needs a press of its own before anything offers to pay.
       expect(await own.locator('.wallets button').allTextContents()).toEqual(['Make another order'])
       expect(await own.locator('.progress').getAttribute('class')).toContain('good')
+      const paid = /^You paid 1\.00 USDG to Turnpike, \d{4}-\d\d-\d\d \d\d:\d\d UTC\.$/
+      expect(await own.locator('.receipt p').first().textContent()).toMatch(paid)
+      await own.getByRole('link', { name: 'The page of this order' }).click()
+      await own.getByRole('heading', { name: 'Order of MSFT' }).waitFor()
+      const order = own.locator('.receipt')
+      expect(await order.textContent()).toMatch(/You received [\d.]+ MSFT for 1 USDG\./)
+      expect(await order.locator('[data-open]').count()).toBe(0)
+      expect(await order.getByRole('button', { name: 'Print' }).isVisible()).toBe(true)
+      for (const width of [390, 1280]) {
+        await own.setViewportSize({ width, height: 800 })
+        expect(await widthOf(own)).toBe(width)
+      }
+      await expectNoViolations(own)
+      // The same address answers a program as the API does.
+      const [page, api] = await Promise.all(
+        [own.url(), own.url().replace('/orders/', '/api/stock/order/')].map((url) => fetch(url)),
+      )
+      expect(page?.headers.get('content-type')).toStartWith('application/json')
+      expect(page?.headers.get('vary')).toContain('Accept')
+      expect(await page?.json()).toEqual(await api?.json())
+      const unknown = own.url().replace(/.{4}$/, '0000')
+      expect((await fetch(unknown)).status).toBe(404)
+      const visit = await own.goto(unknown)
+      expect([visit?.status(), await own.locator('h1').textContent()]).toEqual([404, 'Not Found'])
     } finally {
       await own.close()
     }

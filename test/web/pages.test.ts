@@ -33,6 +33,7 @@ function pages(options: Partial<PagesOptions> = {}) {
     toolOf: () => undefined,
     isReady: () => true,
     isDeskReady: () => true,
+    readOrder: undefined,
     healthOf: () => 'available',
     faultOf: () => undefined,
     rateLimit: createRateLimit(),

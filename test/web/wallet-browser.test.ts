@@ -1,6 +1,7 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'bun:test'
 import type { Browser, Page } from 'playwright-core'
 import { type Address, encodeFunctionData, parseAbi } from 'viem'
+import { verifyReceipt } from '../../src/cli/buy/receipt'
 import type { Config } from '../../src/config/Config'
 import { account } from '../../src/demo/accounts'
 import { mine } from '../../src/demo/chains'
@@ -12,6 +13,7 @@ import {
   violationsOf,
 } from '../harness/browser'
 import { setAutomine } from '../harness/chains'
+import { exitCode } from '../harness/command'
 import { payee, type Shop, startShop } from '../harness/shop'
 import { type BrowserWallet, installWallet } from '../harness/wallet'
 import { until } from '../harness/world'
@@ -245,6 +247,35 @@ describe.skipIf(isMissing)('paying with a wallet', () => {
       await page.emulateMedia({ reducedMotion: null })
       await page.setViewportSize({ width: 1280, height: 720 })
     }
+  })
+
+  test('a receipt says what was paid to whom and when, is printed alone, and can be verified', async () => {
+    expect(await press()).toBe('Paid and delivered.')
+    const receipt = page.locator('.receipt')
+    expect(await receipt.locator('p').first().textContent()).toMatch(
+      /^You paid 0\.005 USDC to shop, \d{4}-\d\d-\d\d \d\d:\d\d UTC\.$/,
+    )
+    expect(await receipt.locator(`[data-copy="${payee}"]`).count()).toBe(1)
+    await page.evaluate('window.print = () => { document.title = "printed" }')
+    await receipt.getByRole('button', { name: 'Print' }).click()
+    expect(await page.title()).toBe('printed')
+    await page.emulateMedia({ media: 'print' })
+    const seen = ['.receipt dl', '.bar', 'h1', '#pay', '.result > pre', '.receipt .print']
+    const isSeen = await Promise.all(seen.map((part) => page.locator(part).first().isVisible()))
+    await page.emulateMedia({ media: 'screen' })
+    expect(seen.filter((_, at) => isSeen[at])).toEqual(['.receipt dl'])
+    const [file] = JSON.parse(await page.evaluate("localStorage.getItem('turnpike:receipts')"))
+    const lines: string[] = []
+    const verified = await exitCode(
+      (options: Parameters<typeof verifyReceipt>[0]) => verifyReceipt(options),
+      {
+        operand: JSON.stringify(file),
+        key: shop.app.receiptAddress,
+        request: `${shop.url}${path}`,
+        out: (line: string) => void lines.push(line),
+      },
+    )
+    expect([verified, lines.at(-1)]).toEqual([0, 'valid: signed by the receipt key'])
   })
 
   test('a refused second payment leaves the answer of the first one', async () => {

@@ -1,5 +1,6 @@
 import { readFileSync } from 'node:fs'
 import type { Address } from 'viem'
+import { builtIns } from '../../config/builtin'
 import { bodyDigest, fingerprint } from '../../paywall/credential'
 import * as AddressText from '../../protocol/Address'
 import { decodeJson } from '../../protocol/Header'
@@ -8,6 +9,7 @@ import { isFault } from '../../protocol/Problem'
 import * as Receipt from '../../protocol/Receipt'
 import { CommandError } from '../Command'
 import type { Run } from '../commands'
+import { dollars } from '../mcp/Sentences'
 import { publishedSigner } from './outcome'
 
 type Options = Run<'receipt'>
@@ -53,8 +55,26 @@ export async function verifyReceipt(
     out(`NOT VALID: ${differing.join(', ')} beside the signed receipt says something else`)
     return 1
   }
+  out(sentenceOf(receipt))
   out('valid: signed by the receipt key')
   return 0
+}
+
+/** What was paid to whom and when. A receipt names no asset, and each network has one. */
+function sentenceOf(receipt: Receipt.Signed): string {
+  const { network, resourceUrl, issuedAt } = receipt.payload
+  const { amount = '' } = Receipt.purchaseOf(receipt)
+  // Assets have six decimals.
+  const asset = builtIns.find(({ id }) => id === network)?.table.asset
+  const paid =
+    asset === undefined || amount === ''
+      ? `${amount} atomic units on ${printable(network)}`
+      : `${dollars(BigInt(amount))} ${asset.symbol}`
+  const { host = '', pathname = '' } = URL.parse(resourceUrl) ?? {}
+  const [, merchant] = /^.*\/m\/([^/]+)/.exec(pathname) ?? []
+  const seller = printable(merchant === undefined ? host : `${merchant} at ${host}`)
+  const time = timeOf(issuedAt).replace('T', ' ').slice(0, 16)
+  return `You paid ${paid} to ${seller}, ${time} UTC.`
 }
 
 async function read(receipt: string, stdin: () => Promise<string>): Promise<string> {

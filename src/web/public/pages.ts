@@ -8,7 +8,9 @@ import { escaped } from '../html'
 import { createCataloguePage } from './catalogue'
 import { send, sendPage } from './layout'
 import { merchantPage, readQuery } from './merchant'
+import { orderPage } from './order'
 import { forPeople, problemPage } from './people'
+import { wantsHtml } from './problems'
 import type * as SaleState from './SaleState'
 import type { Point } from './Sparkline'
 import { stocksPage } from './stocks'
@@ -19,6 +21,8 @@ export type PagesOptions = SaleState.Facts & {
   hasMarket: boolean
   /** Whether the stock desk can take an order now. */
   isDeskReady(): boolean
+  /** Answers `GET /api/stock/order/{id}`; undefined without a stock desk. Throws ProblemError. */
+  readOrder: ((request: Request, id: string) => Promise<Response>) | undefined
   /** Prices of a stock token in the last day, the oldest first. */
   pricesOf(symbol: string): readonly Point[]
   /** Name of the MCP tool of a route. */
@@ -72,6 +76,19 @@ export function createPages(options: PagesOptions) {
     const page = { title: 'Stocks', path: '/stocks', main, isPayable: hasMarket } as const
     return sendPage(config, request, page)
   }
+  /** An order: a page for people, and for programs what the API answers. */
+  const order = async (request: Request, id: string): Promise<Response> => {
+    const answer = await options.readOrder?.(request, id)
+    if (answer === undefined)
+      throw Problem.of('not-found', 'No stocks are sold here. The catalogue lists what is sold.')
+    answer.headers.append('vary', 'Accept')
+    if (!wantsHtml(request)) return answer
+    const main = orderPage(config, (await answer.json()) as Record<string, string>)
+    const page = { title: `Order ${id}`, path: '/stocks', main } as const
+    return sendPage(config, request, page, {
+      headers: { vary: 'Accept', 'cache-control': 'no-store' },
+    })
+  }
   const asset = (request: Request): Response => {
     const found = findAsset(config.service, request)
     if (found === undefined)
@@ -83,6 +100,7 @@ export function createPages(options: PagesOptions) {
     home,
     merchant,
     stocks,
+    order,
     asset,
     robots: (request: Request) =>
       send(request, robots, { headers: { 'content-type': 'text/plain; charset=utf-8' } }),
@@ -119,6 +137,7 @@ Disallow: /m/
 Allow: /m/*/openapi.json
 Disallow: /api/
 Allow: /api/openapi.json
+Disallow: /orders/
 Disallow: /mcp
 Disallow: /admin
 Disallow: /metrics

@@ -23,6 +23,8 @@ type Purchase = {
   closed: string
   /** The address of the page: URL of the service, path and query. */
   page: readonly [baseUrl: string, target: string]
+  /** Further data for the script. */
+  data?: Html
 }
 
 const settled =
@@ -44,7 +46,7 @@ export function walletPanel(purchase: Purchase): Html {
     const facts = publicFacts(network)
     return { id, chain: chainId, name, asset: address, symbol, decimals, amount, ...facts }
   })
-  return html`<section class="wallet" data-method="${method}" data-target="${target}" data-body="${body}" data-networks="${JSON.stringify(networks)}" data-seller="${seller}" data-closed="${closed}" aria-label="Pay with your wallet">
+  return html`<section class="wallet" data-method="${method}" data-target="${target}" data-body="${body}" data-networks="${JSON.stringify(networks)}" data-seller="${seller}" data-closed="${closed}"${purchase.data} aria-label="Pay with your wallet">
 <div class="progress" role="status">${closed || note}</div>
 <p class="keeps quiet">You may close this page. This browser keeps the payment for 24 hours: open the page again, and it fetches the answer without a second payment.</p>
 <div class="result"></div>

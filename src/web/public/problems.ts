@@ -28,7 +28,8 @@ export function createProblemPages(config: Config) {
   }
 }
 
-function wantsHtml(request: Request): boolean {
+/** Whether a client reads HTML: a browser that opens a page, not a program. */
+export function wantsHtml(request: Request): boolean {
   return /\btext\/html\b/i.test(request.headers.get('accept') ?? '')
 }
 

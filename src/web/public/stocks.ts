@@ -1,6 +1,7 @@
 import type { Config, NetworkConfig, Stock, StockToken } from '../../config/Config'
 import { type Html, html } from '../html'
 import * as Parts from '../parts'
+import { orderStates } from './OrderState'
 import { walletPanel } from './panel'
 import * as SaleState from './SaleState'
 import { type Point, sparkline } from './Sparkline'
@@ -102,6 +103,7 @@ ${walletPanel({
   target,
   body: '',
   offers: [{ network }],
+  data: html` data-orders="${JSON.stringify(orderStates)}"`,
   leastAtomic: (stock.minAtomic * BigInt(10_000 + stock.feeBps) + 9_999n) / 10_000n,
   seller: config.service.title,
   closed,

@@ -34,45 +34,67 @@ function noWallet() {
 /** An amount in six digits; the order itself shows all of them. */
 const sixDigits = (amount) => String(Number(Number(amount).toPrecision(6)))
 
-/** The sentence for the state of a paid order. */
-const orderSteps = {
-  settling: 'The payment is being confirmed',
-  settled: 'The payment is confirmed, and your tokens are bought next',
-  swapping: 'Your tokens are being bought, usually within a minute',
-  refunding: 'The order could not be filled, and your money is on its way back',
-}
-
-/** The meaning of an order's end for its buyer. */
-const orderEnds = {
-  delivered: ['The order is delivered: the tokens are at your address.', 'good'],
-  refunded: ['The order was not filled, and the whole amount came back to you.', 'fair'],
-  held: ['The order is held until its operator decides. You need not pay again.', 'fair'],
-  failed: ['The transfer did not happen. Nothing was paid.', 'bad'],
-}
+/** The table of web/public/OrderState.ts. */
+const orderStates = JSON.parse(document.querySelector('[data-orders]')?.dataset.orders ?? '{}')
 
 /** An order that has ended: a sentence, its transactions, and all that it says. */
 function orderParts(text, { explorer, symbol: coin = '' }) {
   const order = JSON.parse(text)
-  const { id, status, symbol, deliveredShares, usdg, total = usdg, returned = total } = order
-  const sentences = {
-    delivered:
-      deliveredShares &&
-      `You received ${sixDigits(deliveredShares)} ${symbol} for ${sixDigits(total)} ${coin}.`,
-    refunded:
-      total && `${sixDigits(returned)} ${coin} came back to your address. You can order again.`,
-    held: 'The money waits with the operator, who delivers the tokens or sends it back. For questions, name this order:',
-  }
+  const { id, status, usdg, total = usdg, returned = total } = order
+  const values = { ...order, coin, total, returned }
+  const sentence = (orderStates[status]?.detail ?? '').replace(/\{(\w+)\}/g, (_, name) =>
+    /^[0-9.]+$/.test(values[name]) ? sixDigits(values[name]) : values[name],
+  )
   const pairs = [
     ['order', id],
     ['bought in', order.swapTx, explorer],
     ['sent back in', order.refundTx, explorer],
   ]
   return [
-    element('p', {}, sentences[status] || ''),
+    element('p', {}, sentence),
     facts(pairs.filter(([, value]) => value !== undefined)),
+    element('p', {}, element('a', { href: `/orders/${id}` }, 'The page of this order')),
     json('The whole order', text),
   ]
 }
+
+/** What was paid to whom and when, by the settlement and its signed receipt. */
+function paidSentence({ amount, at, seller }, { symbol, decimals }) {
+  if (symbol === undefined || !/^\d+$/.test(amount)) return ''
+  const time = at.slice(0, 16).replace('T', ' ')
+  return `You paid ${decimal(amount, decimals)} ${symbol} to ${seller}, ${time} UTC.`
+}
+
+/** A receipt as it is kept, to read and to print. */
+function receiptParts(kept, known, isKept) {
+  const { transaction, network, payer, payTo } = kept
+  const file = new Blob([JSON.stringify(kept, undefined, 2)], { type: 'application/json' })
+  const href = URL.createObjectURL(file)
+  const download = `receipt-${String(transaction).slice(2, 10)}.json`
+  const link = element('a', { href, download }, 'Download the receipt')
+  const print = element('button', { type: 'button', class: 'plain print' }, 'Print')
+  return element(
+    'section',
+    { class: 'receipt' },
+    element('h2', {}, 'Receipt'),
+    element('p', {}, paidSentence(kept, known)),
+    facts([
+      ['your payment', transaction, known.explorer],
+      ['network', known.name ?? network],
+      ['paid by', payer],
+      ['paid to', payTo],
+    ]),
+    element('p', {}, link, isKept ? ' (it is kept in this browser, too)' : ''),
+    json('The whole receipt', kept),
+    print,
+  )
+}
+
+document.addEventListener('click', ({ target }) => {
+  if (target.closest?.('.print')) print()
+})
+// The page of an order that has not ended.
+if (document.querySelector('.receipt[data-open]')) setTimeout(() => location.reload(), 5000)
 
 /**
  * The URL of an image. A blob is a document of our origin when it is opened in a tab of its own, and

@@ -10,7 +10,7 @@ async function followOrder(path, paid, say) {
     const response = await readOrder(path)
     const { status } = (await response?.clone().json()) ?? {}
     if (finalStates.includes(status)) return { ...paid, response, state: status }
-    say(`Paid. ${orderSteps[status] ?? 'The order continues'} ...`)
+    say(`Paid. ${orderStates[status]?.text ?? 'The order continues.'}`)
     await pause(waitMs)
   }
 }
@@ -36,7 +36,8 @@ const imageType = /^(image\/(?:png|jpeg|gif|webp|svg\+xml))\s*(?:;|$)/i
 const textType = /json|^text\/|xml|javascript|^$/
 
 /** Shows an answer as text or as an image, never as markup, and lets the user store it. */
-async function present(panel, { response, settlement, state }, say) {
+async function present(panel, paid, say) {
+  const { response, settlement, state } = paid
   const type = response.headers.get('content-type') ?? ''
   const place = panel.querySelector('.result')
   // A visible title would repeat that of the panel.
@@ -60,7 +61,7 @@ async function present(panel, { response, settlement, state }, say) {
   const size = `${blob.size} bytes${type === '' ? '' : `, ${type}`}`
   const link = element('a', { href: url, download: name }, 'Download the answer')
   parts.push(element('p', {}, link, ` (${size})`))
-  if (settlement?.success === true) parts.push(...receiptOf(settlement, panel))
+  if (settlement?.success === true) parts.push(receiptOf(paid, panel))
   place.replaceChildren(...parts)
   title.tabIndex = -1
   title.focus({ preventScroll: true })
@@ -116,23 +117,12 @@ function networkOf({ dataset }, settlement) {
   return JSON.parse(dataset.networks).find(({ id }) => id === settlement?.network) ?? {}
 }
 
-function receiptOf(settlement, panel) {
-  const { transaction, network, payer } = settlement
-  const known = networkOf(panel, settlement)
-  const kept = { at: new Date().toISOString(), ...purchaseOf(panel), settlement }
-  const isKept = keepReceipt(kept)
-  const file = new Blob([JSON.stringify(kept, undefined, 2)], { type: 'application/json' })
-  const href = URL.createObjectURL(file)
-  const download = `receipt-${String(transaction).slice(2, 10)}.json`
-  const link = element('a', { href, download }, 'Download the receipt')
-  return [
-    element('h2', {}, 'Receipt'),
-    facts([
-      ['your payment', transaction, known.explorer],
-      ['network', known.name ?? network],
-      ['paid by', payer],
-    ]),
-    element('p', {}, link, isKept ? ' (it is kept in this browser, too)' : ''),
-    json('The whole receipt', settlement),
-  ]
+/** Keeps a receipt, in the form that `turnpike receipt verify` reads, and shows it. */
+function receiptOf({ settlement, credential }, panel) {
+  const { issuedAt } = settlement.extensions?.['offer-receipt']?.info.receipt.payload ?? {}
+  const { payTo } = decode(credential).accepted
+  const at = new Date(issuedAt ? issuedAt * 1000 : Date.now()).toISOString()
+  const { seller } = panel.dataset
+  const kept = { ...settlement, at, seller, payTo, ...purchaseOf(panel) }
+  return receiptParts(kept, networkOf(panel, settlement), keepReceipt(kept))
 }

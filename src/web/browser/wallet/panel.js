@@ -35,7 +35,8 @@ async function run(panel, wallet) {
       return followed.state
     })
     paidOf.set(panel, JSON.stringify(purchase))
-    say(...(orderEnds[state] ?? ['Paid and delivered.', 'good']))
+    const { text = 'Paid and delivered.', tone = 'good' } = orderStates[state] ?? {}
+    say(text, tone)
   } catch (error) {
     say(told(error), 'bad')
     if (error instanceof Stopped) {
