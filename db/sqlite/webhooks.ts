@@ -68,8 +68,9 @@ export function createOutbox(db: Db): Outbox {
   }
 
   function add(event: WebhookEvent): void {
-    for (const row of subscribers.rowsOf([event])) insert().run(row)
-    subscribers.notify()
+    const rows = subscribers.rowsOf([event])
+    for (const row of rows) insert().run(row)
+    if (rows.length > 0) subscribers.notify()
   }
 
   return {

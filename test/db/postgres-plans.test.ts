@@ -38,7 +38,8 @@ test.skipIf(!hasPostgres)(
   async () => {
     const books = await openBooks(createLedger(openInMemory({ now: () => begin })))
     await books.insert(randomRows(createRandom('plans')))
-    const statements = { ...adminStatements, span: spanSql(true), first: salesSql(postgres).first }
+    const { first, buyers } = salesSql(postgres)
+    const statements = { ...adminStatements, span: spanSql(true), first, buyers }
     await books.lines.run('read', async (query) => {
       await query(more)
       await query(morePayments)
@@ -66,6 +67,7 @@ test.skipIf(!hasPostgres)(
       const planned = Object.fromEntries(fresh)
       expect(planned.rowsOfPayer).toContain('payments_money')
       expect(planned.unfinished).toContain('payments_unfinished')
+      expect(planned.buyers).toContain('payments_money')
       expect(planned.window).toContain('payments_pkey')
     })
     books.close()

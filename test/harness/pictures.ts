@@ -5,6 +5,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import type { Page } from 'playwright-core'
 import { account } from '../../src/demo/accounts'
+import { buyWithMppx, buyWithX402 } from '../../src/demo/buyers'
 import { startBrowser } from './browser'
 import { installWallet } from './wallet'
 import { testWorld } from './world'
@@ -34,7 +35,10 @@ const pictures: readonly Picture[] = [
   { name: 'paid', path: forecast, size: wide, prepare: pay },
   { name: 'stocks', path: '/stocks', size: wide, prepare: seePrices },
   { name: 'admin', path: '/admin', size: wide, prepare: signIn },
-  { name: 'admin-merchants', path: '/admin/merchants', size: wide },
+  { name: 'admin-merchants', path: '/admin/merchants', size: wide, prepare: visit },
+  { name: 'admin-funnel', path: '/admin/funnel?by=client', size: wide },
+  { name: 'admin-sales', path: '/admin/sales?by=route', size: wide },
+  { name: 'admin-payments-phone', path: '/admin/payments', size: phone, scheme: 'dark' },
   { name: 'catalogue-phone', path: '/', size: phone, scheme: 'dark' },
   { name: 'merchant-phone', path: merchant, size: phone, scheme: 'dark' },
 ]
@@ -46,6 +50,23 @@ async function pay(page: Page): Promise<void> {
 
 function seePrices(page: Page): Promise<unknown> {
   return page.locator('[data-symbol=NVDA] .badge').waitFor()
+}
+
+/** Purchases and visits of several kinds of clients. */
+async function visit(page: Page): Promise<void> {
+  const url = world.url + forecast
+  const network = 'eip155:8453'
+  for (let index = 2; index < 8; index++) {
+    const method = 'eip3009'
+    await buyWithX402(world, url, account(2 + (index % 3)), { network, method })
+  }
+  await buyWithMppx(world, `${world.url}/m/wiki/summary/Ada_Lovelace`, account(2), { network })
+  const agents = ['Mozilla/5.0 Firefox/140.0', 'GPTBot/1.2', 'curl/8.14.1', 'python-httpx/0.28.1']
+  for (const [index, agent] of agents.entries())
+    for (let times = index; times < 6; times++)
+      await fetch(url, { headers: { 'user-agent': agent } })
+  await fetch(url, { headers: { 'user-agent': 'python-httpx/0.28.1', 'payment-signature': 'no' } })
+  await page.reload()
 }
 
 async function signIn(page: Page): Promise<void> {

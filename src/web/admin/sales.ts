@@ -49,7 +49,7 @@ function salesTable(name: string, by: Books.By, lines: readonly Books.Line[]): H
         : html`<a href="/admin/payments?q=${line.payer}">${short(line.payer)}</a>`,
   ]
   return table(
-    name,
+    { list: name },
     lines.slice(0, shownMax),
     [
       first,
@@ -94,7 +94,7 @@ function visits({ by, lines, total }: Funnel.Report): Html {
 </dl>
 <h2>By ${by === 'client' ? 'kind of client' : by}</h2>
 ${table(
-  'Funnel',
+  { list: 'Funnel' },
   lines.slice(0, shownMax),
   [
     [by === 'client' ? 'Client' : titleOf(by), (line) => Funnel.nameOf(line)],
