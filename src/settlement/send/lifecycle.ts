@@ -332,9 +332,7 @@ export async function joinKnown(
     merchant === purpose.merchant &&
     route === purpose.route &&
     fingerprint === purpose.fingerprint &&
-    credentialHash === purpose.credentialHash &&
-    // Without its hash, an x402 credential may come from a reader of the chain.
-    (credentialHash !== undefined || purpose.protocol === 'mpp')
+    credentialHash === purpose.credentialHash
   if (!isSame) return Refusals.refuseUsed(known.transfer)
   return resumePayment(context, known, { transfer: known.transfer, requestId, waitMs })
 }
