@@ -36,7 +36,10 @@ ${source('linux-arm64', '      ')}
   def install
     executable = Dir["turnpike-*"].first
     chmod 0755, executable
-    bin.install executable => "turnpike"
+    libexec.install executable => "turnpike"
+    # On macOS the runtime would send a report to its makers when it crashes.
+    (bin/"turnpike").write_env_script libexec/"turnpike",
+                                      BUN_ENABLE_CRASH_REPORTING: "0", TURNPIKE_COMMAND: "turnpike"
     generate_completions_from_executable(bin/"turnpike", "completion", shells: [:bash, :zsh, :fish])
   end
 

@@ -38,7 +38,8 @@ function run(path: string): void {
   const isRunByNpm = process.env.npm_command !== undefined
   // What the program tells its operator to type.
   const command = isRunByNpm ? `npx ${manifest.name}` : manifest.name
-  const env = { ...process.env, TURNPIKE_COMMAND: command }
+  // On macOS and Windows the runtime would send a report to its makers when it crashes.
+  const env = { BUN_ENABLE_CRASH_REPORTING: '0', ...process.env, TURNPIKE_COMMAND: command }
   let child: ReturnType<typeof spawn> | undefined
   // Before the program starts: a signal in between would end this process alone.
   for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const)

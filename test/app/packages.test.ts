@@ -208,9 +208,13 @@ describe('the npm package', () => {
     return [Bun.which('node') ?? '', join(modules, 'turnpike/bin/turnpike.mjs')]
   }
 
-  test('arguments, exit code and the signal that ends the program are passed on', async () => {
+  test('arguments, exit code and the signal that ends the program are passed on, and crashes are not reported', async () => {
     const given = Bun.spawnSync([...command('code', 'printf "<%s>" "$@"; exit 7'), 'a b', '', '$c'])
     expect([given.stdout.toString(), given.exitCode]).toEqual(['<a b><><$c>', 7])
+    const script = 'echo "$BUN_ENABLE_CRASH_REPORTING $TURNPIKE_COMMAND"'
+    const env = { npm_command: undefined, BUN_ENABLE_CRASH_REPORTING: undefined }
+    const told = Bun.spawnSync(command('told', script), { env: { ...process.env, ...env } })
+    expect(told.stdout.toString()).toBe('0 turnpike\n')
     const killed = Bun.spawn(command('killed', 'kill -KILL $$'))
     await killed.exited
     expect(killed.signalCode).toBe('SIGKILL')

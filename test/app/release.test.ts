@@ -20,6 +20,7 @@ import type { Package } from '../../src/release/packages'
 import { fetchRuntime } from '../../src/release/runtime'
 import { runtimeVersion, type Target, targets } from '../../src/release/targets'
 import { executable } from '../harness/executable'
+import { fencesOf } from '../harness/fences'
 import { outcomeOf } from '../harness/outcome'
 
 const directory = mkdtempSync(join(tmpdir(), 'turnpike-release-'))
@@ -214,6 +215,17 @@ describe('the packages of a release', () => {
     expect(commentOf(Buffer.from(first.sums), signature)).toBe(
       `turnpike ${manifest.version}, no commit, file:SHA256SUMS`,
     )
+    const block = fencesOf('docs/install.md').find(({ text }) => text.startsWith('minisign -V'))
+    if (Bun.which('minisign') !== null) {
+      const run = Bun.spawnSync(['sh', '-ec', block?.text ?? 'exit 9'], {
+        cwd: join(directory, 'packages'),
+        env: { ...process.env, TURNPIKE_KEY: publicKey },
+      })
+      expect([run.exitCode, run.stdout.toString()]).toEqual([
+        0,
+        expect.stringMatching(/^Trusted comment: turnpike [\s\S]*: OK\nsmall.txt: OK\n$/m),
+      ])
+    }
     const fails = { file: 'fails.txt', make: () => Promise.reject(new Error('no library')) }
     const second = await packaged([fails])
     expect([second.code, second.lines[1], second.lines.at(-1)]).toEqual([
