@@ -66,6 +66,9 @@ const of = (subject: unknown): Received[] =>
     [data.payment, data.order, data.network].includes(subject),
   )
 const newest = () => shop.rows('SELECT * FROM payments ORDER BY rowid DESC LIMIT 1')[0] ?? {}
+const never = (): never => {
+  throw new Error('there is none')
+}
 const waiting = () => shop.rows("SELECT 1 FROM webhooks WHERE state = 'waiting'").length
 const arrived = (count: number) =>
   until(`${count} messages arrived`, () => receiver.received.length >= count)
@@ -305,7 +308,7 @@ describe('what is shown', () => {
     await other.stop()
   })
 
-  test('an upstream that fails is an alert with the number of payments, and no page has its secret', async () => {
+  test('a failing upstream and low gas are alerts, a restart repeats none, and no page has the secret', async () => {
     const alerted = startReceiver()
     const places = `
 [[alerts]]
@@ -313,7 +316,8 @@ kind = "slack"
 url = "${alerted.url}/services/\${ASSISTANT_KEY}"
 allow_private = true
 `
-    expect(await shop.app.reload(shop.edited((text) => text + places))).toEqual([])
+    const config = shop.edited((text) => text + places)
+    expect(await shop.app.reload(config)).toEqual([])
     shop.upstream.script = (_, reply) => reply.send(503)
     expect((await buy(`${shop.url}/m/shop/item`)).status).toBe(502)
     await until('it is told', () => alerted.received.length > 0)
@@ -321,6 +325,17 @@ allow_private = true
     expect(JSON.parse(alerted.received[0]?.text ?? '').text).toMatch(
       /^1 payment to shop not delivered\. .* at \/item: the upstream answered 503\.\n/,
     )
+    const { cost, relayer } =
+      shop.app.settlement.details().find((each) => each.network === network) ?? never()
+    const wei = 20n * cost.gas * cost.priceWei
+    await shop.chain.rpc('anvil_setBalance', [relayer, `0x${wei.toString(16)}`])
+    // A start reads the balances, and tells nothing again.
+    await shop.restart(config)
+    await until('low gas is told', () =>
+      alerted.received.some(({ text }) => text.includes('Gas is low')),
+    )
+    const failures = alerted.received.filter(({ text }) => text.includes('not delivered'))
+    expect(failures).toHaveLength(1)
     const authorization = `Bearer ${shop.secrets.adminToken}`
     const page = await fetch(`${shop.url}/admin/configuration`, { headers: { authorization } })
     expect(page.status).toBe(200)
