@@ -201,6 +201,16 @@ describe.skipIf(isMissing)('paying on the page of a merchant', () => {
   })
 })
 
+describe.skipIf(isMissing)('a merchant that cannot be paid', () => {
+  test('a merchant without its key has no button in a browser with a wallet', async () => {
+    await open('/merchants/closed')
+    await page.locator('.wallet').getByText('This merchant is out of service').waitFor()
+    expect(await page.locator('#try :is(button, select, .button):visible').count()).toBe(0)
+    expect(await page.locator('.head .button').count()).toBe(0)
+    expect(await violationsOf(page)).toEqual([])
+  })
+})
+
 describe.skipIf(isMissing)('paying with a wallet', () => {
   beforeEach(() => open())
 

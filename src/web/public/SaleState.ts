@@ -15,7 +15,7 @@ export const states = {
     tone: 'bad',
     badge: 'out of service',
     sells: false,
-    text: 'This is out of service, and nothing can be paid for it.',
+    text: 'This merchant is out of service, and nothing can be paid for it.',
   },
   paused: {
     tone: 'fair',

@@ -9,7 +9,14 @@ export function orderPage(
   { networks, stock, service }: Config,
   order: Readonly<Record<string, string>>,
 ): Html {
-  const { id = '', symbol, status = '', createdAt = '', usdg = '', total = usdg } = order
+  const {
+    id = '',
+    symbol,
+    status = '',
+    createdAt = '',
+    usdgAtomic = '0',
+    totalAtomic = usdgAtomic,
+  } = order
   const network = networks.find((each) => each.id === stock?.network)
   const explorer = network && publicFacts(network).explorer
   const coin = network?.asset.symbol ?? ''
@@ -21,7 +28,10 @@ export function orderPage(
     ['order', html`<code>${id}</code>`],
     ['ordered', time],
     ['seller', stock?.seller ?? service.title],
-    ['paid', `${total} ${coin}${network === undefined ? '' : ` on ${network.name}`}`],
+    [
+      'paid',
+      `${Parts.dollars(BigInt(totalAtomic))} ${coin}${network === undefined ? '' : ` on ${network.name}`}`,
+    ],
     ['paid by', order.payer && Parts.address(order.payer)],
     ['tokens for', order.recipient && Parts.address(order.recipient)],
     ['payment', order.settlementTx && transaction(order.settlementTx)],

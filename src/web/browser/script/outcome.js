@@ -84,9 +84,9 @@ function receiptParts(kept, known, isKept) {
       ['paid by', payer],
       ['paid to', payTo],
     ]),
-    element('p', {}, link, isKept ? ' (it is kept in this browser, too)' : ''),
+    element('p', { class: 'actions' }, print, link),
+    element('p', { class: 'hint' }, isKept ? 'This browser keeps it, too.' : ''),
     json('The whole receipt', kept),
-    print,
   )
 }
 
