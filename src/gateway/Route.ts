@@ -206,7 +206,9 @@ function targetOf(
     : `${route.upstreamPath.replace(/\/$/, '')}/{tail}`
   const [before = '', after = ''] = (base.pathname.replace(/\/$/, '') + template).split('{tail}')
   const isWholeSegment = before.endsWith('/') && (after === '' || after.startsWith('/'))
-  const bare = (isWholeSegment ? before.slice(0, -1) : before) + after
+  // Without a tail the path is sent as it is written: some upstreams redirect without its last slash.
+  const isWritten = route.tail === 'none' && route.upstreamPath.endsWith('/')
+  const bare = (isWholeSegment && !isWritten ? before.slice(0, -1) : before) + after
   const normal = (path: string) => new URL(base.origin + path).pathname
   const fixed = pairs(route.fixedQuery)
   const place = {

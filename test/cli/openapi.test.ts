@@ -241,7 +241,9 @@ describe('init --openapi', () => {
     try {
       const { code } = await run(init, { openapi: `${server.url}spec.json` })
       expect([code, merchant()?.upstream?.port]).toEqual([0, String(server.port)])
-      expect(merchant()?.routes[0]).toMatchObject({ path: '/items', upstreamPath: '/api/items/' })
+      const sold = merchant()
+      const match = sold && Route.match(Route.compile([sold]), `/m/${sold.slug}/items`)
+      expect(match?.target && Route.upstreamUrl(match.target, '', '').pathname).toBe('/api/items/')
       file += '2'
       const moved = await run(init, { openapi: `${server.url}moved` })
       expect(moved.out).toContain(`leads to ${server.url}spec.json: name that one`)

@@ -17,8 +17,10 @@ type Drift = {
 /** Compares the routes of the merchants that have the upstream of the specification; else of all. */
 export function findDrift({ merchants }: Config, document: Document): Drift {
   const { operations } = Operation.list(document, 'api')
-  const known = new Map(operations.map((each) => [`${each.method} ${each.template}`, each]))
-  const origin = URL.parse(upstreamOf(document)?.upstream ?? '')?.origin
+  const known = Map.groupBy(operations, (each) => `${each.method} ${each.template}`)
+  const server = URL.parse(upstreamOf(document)?.upstream ?? '')
+  const origin = server?.origin
+  const root = server?.pathname.replace(/\/$/, '') || '/'
   const isOf = (merchant: Merchant, route: Route) =>
     (route.upstream ?? merchant.upstream)?.origin === origin
   const isKnown = merchants.some((each) => each.routes.some((route) => isOf(each, route)))
@@ -27,7 +29,7 @@ export function findDrift({ merchants }: Config, document: Document): Drift {
     merchant.routes.flatMap((route, j) => {
       if (merchant.builtin || (isKnown && !isOf(merchant, route))) return []
       const path = ['merchants', i, 'routes', j]
-      return differences(route, { known, sold }).map(({ key, message }) => ({
+      return differences(route, { known, root, sold }).map(({ key, message }) => ({
         path: [...path, key],
         message: `${merchant.slug}${route.path || '/'} ${message}`,
       }))
@@ -38,18 +40,24 @@ export function findDrift({ merchants }: Config, document: Document): Drift {
 }
 
 type Sides = {
-  known: ReadonlyMap<string, Operation.Operation>
+  /** By method and path; only fragments differ within one. */
+  known: ReadonlyMap<string, readonly Operation.Operation[]>
+  /** Path of the server. */
+  root: string
   /** Operations that were found at a route. */
   sold: Set<Operation.Operation>
 }
 
-function differences(route: Route, { known, sold }: Sides): { key: string; message: string }[] {
+function differences(
+  route: Route,
+  { known, root, sold }: Sides,
+): { key: string; message: string }[] {
   const templates = templatesOf(route)
   const open = templates.find((template) => template.endsWith('{tail}'))
   if (open !== undefined) {
     const start = open.slice(0, -'{tail}'.length)
     // What is in front of the paths of a specification is not known for a file.
-    for (const each of known.values())
+    for (const each of [...known.values()].flat())
       if (
         start.endsWith('/') &&
         isBelow(each.template, start) &&
@@ -59,14 +67,21 @@ function differences(route: Route, { known, sold }: Sides): { key: string; messa
     return []
   }
   return route.methods.flatMap((method) => {
-    const found = templates.map((template) => find(known, method, template))
-    const [operation] = found.filter((each) => each !== undefined)
-    if (operation === undefined) {
+    const found = templates.flatMap((template) => {
+      return known.get(template === root ? `${method} /` : '') ?? find(known, method, template)
+    })
+    const compared = found.map((each) => ({ each, differs: inputs(route, each) }))
+    const [best] = compared.toSorted(
+      (a, b) => a.differs.length - b.differs.length || +sold.has(a.each) - +sold.has(b.each),
+    )
+    if (best === undefined) {
       const asked = `${method} ${templates[0] ?? route.upstreamPath}`
       return [{ key: 'path', message: `asks for ${asked}, which the specification has not` }]
     }
-    for (const each of found) if (each !== undefined) sold.add(each)
-    return inputs(route, operation)
+    sold.add(best.each)
+    // A route may have several paths at the upstream.
+    if (templates.length > 1) for (const each of found) sold.add(each)
+    return best.differs
   })
 }
 
@@ -91,7 +106,7 @@ function find(known: Sides['known'], method: string, template: string) {
     const found = known.get(`${method} ${rest}`) ?? known.get(`${method} ${rest}/`)
     if (found !== undefined) return found
   }
-  return undefined
+  return []
 }
 
 function isBelow(template: string, start: string): boolean {
