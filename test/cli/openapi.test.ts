@@ -196,6 +196,29 @@ describe('init --openapi', () => {
     expect(refused.out).toContain('/paths// [2J refers to b .yaml')
   })
 
+  test('attack: a specification chooses no name of the environment whose value it gets', async () => {
+    const schemes = {
+      secret: { type: 'apiKey', in: 'query', name: `\${HOME_SECRET}` },
+      token: { type: 'apiKey', in: 'query', name: 'token' },
+    }
+    const openapi = specified({
+      openapi: '3.0.0',
+      info: { title: `\${HOME_SECRET}\u001b[2J`, description: '<'.repeat(100_000) },
+      servers: [{ url: 'https://home.example.org' }],
+      security: [{ secret: [], token: [] }],
+      paths: { '/\ud800${HOME_SECRET}\u001b': { get: { summary: `\${HOME_SECRET}` } } },
+      components: { securitySchemes: schemes },
+    })
+    const { code, out } = await run(init, { openapi })
+    expect([code, out]).toEqual([0, expect.not.stringContaining('\u001b')])
+    const config = Bun.inspect(configOf(written(), { env }), { depth: 20 })
+    expect(config + out).not.toContain(env.HOME_SECRET)
+    // Keys and comments are never replaced.
+    const values = written().replace(/"[^"\n]*" = |^# .*$/gm, '')
+    const names = [...values.matchAll(/\$\{(\w+)\}/g)].map(([, name]) => name)
+    expect([...new Set(names)]).toEqual(['UPSTREAM_HOME_SECRET', 'UPSTREAM_HOME_TOKEN'])
+  })
+
   test('a Swagger 2 file without a server asks for its upstream', async () => {
     const openapi = specified({
       swagger: '2.0',

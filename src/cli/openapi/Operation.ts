@@ -3,8 +3,10 @@ import { type Method, methods, withBody } from '../../config/keys'
 import { isTable } from '../../config/reader'
 import { isPrivate } from '../../config/values'
 import { unique } from '../../gateway/documents/Catalogue'
-import { type Document, follow, type Table } from './document'
+import { CommandError } from '../Command'
+import type { Document } from './document'
 import * as Schema from './Schema'
+import { brief, follow, isScalar, type Table, textOf } from './Value'
 
 /** What the routes of a file say of the operations of a specification. */
 
@@ -63,13 +65,15 @@ const names = ['get', 'put', 'post', 'delete', 'options', 'head', 'patch', 'trac
 
 type Found = { key: string; verb: string; path: string; item: Table; operation: Table }
 
-/** All operations of a document, in its order. `prefix` is in front of the names of variables. */
+/** All operations of a document, in its order. `prefix` is in the names of variables. */
 export function list({ root }: Document, prefix: string): Listing {
   const info = isTable(root.info) ? root.info : {}
   const schemes = schemesOf(root, prefix)
   const listing = { operations: [] as Operation[], leftOut: [] as LeftOut[] }
   const headers = new Map<string, string>()
   const found = foundIn(root)
+  if (found.length > operationsMax)
+    throw new CommandError(`the specification has over ${operationsMax} operations: split it`)
   const paths = pathsOf(found)
   for (const each of found) {
     try {
@@ -81,13 +85,16 @@ export function list({ root }: Document, prefix: string): Listing {
   }
   return {
     ...listing,
-    title: Schema.brief(textOf(info.title), 80),
-    description: Schema.brief(textOf(info.description).split(/\n\s*\n/)[0] ?? '', 300),
+    title: brief(textOf(info.title), 80),
+    description: brief(textOf(info.description), 300),
     secrets: schemes.secrets,
     otherSchemes: schemes.others,
     headers: [...headers].map(([name, value]) => ({ name, value })),
   }
 }
+
+/** A file with more takes seconds to read at each start. */
+const operationsMax = 5000
 
 class LeftOutError extends Error {
   override readonly name = 'LeftOutError'
@@ -100,7 +107,7 @@ function foundIn(root: Table): Found[] {
     if (item === undefined || !path.startsWith('/')) return []
     return Object.entries(item).flatMap(([verb, operation]) => {
       if (!names.includes(verb.toLowerCase()) || !isTable(operation)) return []
-      const key = Schema.brief(`${verb.toUpperCase()} ${path}`, 200)
+      const key = brief(`${verb.toUpperCase()} ${path}`, 200)
       // A fragment tells operations of one path apart, and is never sent.
       return [{ key, verb: verb.toUpperCase(), path: path.split('#')[0] ?? '', item, operation }]
     })
@@ -192,8 +199,8 @@ function read(root: Table, found: Found, { path, schemes, headers }: Around): Op
     path,
     upstreamPath: isSold ? place.upstreamPath : undefined,
     upstream: ownServer(operation) ?? ownServer(item),
-    summary: Schema.brief(textOf(operation.summary ?? item.summary), 120) || key,
-    description: Schema.brief(textOf(operation.description ?? item.description), 500),
+    summary: brief(textOf(operation.summary ?? item.summary), 120) || key,
+    description: brief(textOf(operation.description ?? item.description), 500),
     params: [...place.params, ...own.map((each) => paramOf(root, each, note))],
     fixedQuery: Object.fromEntries(secret.map(({ name, value }) => [name, value])),
     body,
@@ -209,7 +216,7 @@ function ownServer(at: Table): string | undefined {
   if (text === undefined || url === null) return undefined
   // A file from a stranger must not lead to the operator's own network.
   if (url.protocol !== 'https:' || isPrivate(url))
-    throw new LeftOutError(`its own server ${Schema.brief(text, 80)} is not https and public`)
+    throw new LeftOutError(`its own server ${brief(text, 80)} is not https and public`)
   return url.href
 }
 
@@ -263,7 +270,7 @@ function placeOf(
 
 /** A path as a file has it: characters that it may not have are encoded. */
 function literal(path: string): string {
-  return path.replace(/[^A-Za-z0-9._~!$&'()*+,;=:@/%-]/gu, encodeURIComponent)
+  return path.toWellFormed().replace(/[^A-Za-z0-9._~!$&'()*+,;=:@/%-]/gu, encodeURIComponent)
 }
 
 function paramOf(root: Table, param: Table, note: (text: string) => void): Param {
@@ -276,16 +283,16 @@ function paramOf(root: Table, param: Table, note: (text: string) => void): Param
   const examples = isTable(param.examples) ? Object.values(param.examples).map(exampleValue) : []
   const known = Array.isArray(schema.examples) ? schema.examples : []
   const candidates = [param.example, ...examples, ...known, schema.default].map((each) =>
-    Array.isArray(each) && each.every(Schema.isScalar) ? each.join() : each,
+    Array.isArray(each) && each.every(isScalar) ? each.join() : each,
   )
   const isExample = (value: unknown) =>
-    Schema.isScalar(value) && value !== '' && (own.type === 'array' || Schema.fits(own, value))
+    isScalar(value) && value !== '' && (own.type === 'array' || Schema.fits(own, value))
   return {
     name,
     in: 'query',
     // The names of the members of an object differ from the name of the parameter.
     required: param.required === true && !(isObject && own.type === undefined),
-    description: Schema.brief(textOf(param.description ?? schema.description), 200),
+    description: brief(textOf(param.description ?? schema.description), 200),
     schema: own,
     example: candidates.find((value): value is string | number | boolean => isExample(value)),
   }
@@ -323,7 +330,7 @@ function bodyOf(
   const media = kind === undefined ? undefined : content[kind]
   const bodyRequired = request.required === true
   if (!isTable(media)) {
-    if (kinds.length > 0) note(`its body is ${Schema.brief(kinds.join(' or '), 80)}, not checked`)
+    if (kinds.length > 0) note(`its body is ${brief(kinds.join(' or '), 80)}, not checked`)
     return { body: undefined, bodyRequired }
   }
   const { examples: _, ...body } = Schema.simplify(root, media.schema, note)
@@ -353,8 +360,9 @@ function answerOf(root: Table, { responses }: Table): Table | undefined {
   const media = kind === undefined ? undefined : content[kind]
   if (!isTable(media)) return undefined
   const [example] = examplesOf(root, media)
-  const { type } = Schema.simplify(root, media.schema, () => undefined)
-  if (example === undefined) return type === undefined || type === 'object' ? undefined : { type }
+  // Without a type it is an object.
+  if (example === undefined)
+    return follow(root, media.schema)?.type === 'array' ? { type: 'array' } : undefined
   return { type: Array.isArray(example) ? 'array' : typeof example, examples: [example] }
 }
 
@@ -386,8 +394,4 @@ function pathsOf(found: readonly Found[]): Map<Found, string> {
     result.set(each, unique(`/${word || 'operation'}`, taken))
   }
   return result
-}
-
-function textOf(value: unknown): string {
-  return typeof value === 'string' ? value : ''
 }

@@ -2,7 +2,7 @@ import { isTable } from '../../config/reader'
 import * as Format from '../../schema/Format'
 import * as JsonSchema from '../../schema/JsonSchema'
 import * as Pattern from '../../schema/Pattern'
-import { at, type Table } from './document'
+import { at, brief, isNumber, isScalar, type Table } from './Value'
 
 /**
  * A schema of a specification in the part of JSON Schema that a file can have: without references,
@@ -201,21 +201,27 @@ export function fits(schema: Table, value: unknown): boolean {
 }
 
 /** An example value from a schema; undefined where no part of it has one. */
-export function sample(root: Table, schema: unknown, open: readonly unknown[] = []): unknown {
+export function sample(
+  root: Table,
+  schema: unknown,
+  open: readonly unknown[] = [],
+  budget = { left: schemasMax },
+): unknown {
   const found = isTable(schema) && typeof schema.$ref === 'string' ? at(root, schema.$ref) : schema
   if (!isTable(found) || open.length > levelsMax || open.includes(found)) return undefined
+  if (--budget.left < 0) return undefined
   const inner = [...open, found]
   const { examples, example, properties, items, default: usual, allOf } = found
   const own = [Array.isArray(examples) ? examples : [], example, usual].flat()
   const first = own.find((each) => each !== undefined && each !== null)
   if (first !== undefined) return first
   if (isTable(items)) {
-    const entry = sample(root, items, inner)
+    const entry = sample(root, items, inner, budget)
     return entry === undefined ? undefined : [entry]
   }
-  const parts = Array.isArray(allOf) ? allOf.map((part) => sample(root, part, inner)) : []
+  const parts = Array.isArray(allOf) ? allOf.map((part) => sample(root, part, inner, budget)) : []
   const members = isTable(properties) ? Object.entries(properties) : []
-  const named = members.map(([name, each]) => [name, sample(root, each, inner)] as const)
+  const named = members.map(([name, each]) => [name, sample(root, each, inner, budget)] as const)
   const known = Object.fromEntries(named.filter(([, value]) => value !== undefined))
   const whole = Object.assign({}, ...parts.filter(isTable), known)
   if (Object.keys(whole).length > 0) return whole
@@ -249,21 +255,4 @@ function prune(value: unknown, entries: number, level: number): unknown {
   return Object.fromEntries(
     pruned.filter(([name, each]) => each !== undefined && !unsafe.includes(name)),
   )
-}
-
-function isNumber(value: unknown): value is number {
-  return typeof value === 'number' && Number.isFinite(value)
-}
-
-export function isScalar(value: unknown): value is string | number | boolean {
-  return typeof value === 'string' || typeof value === 'boolean' || isNumber(value)
-}
-
-/** The first line of a text, without control characters. */
-export function brief(text: string, most: number): string {
-  const line = text
-    .replace(/<[^>]*>/g, ' ')
-    .replace(/[\s\p{C}]+/gu, ' ')
-    .trim()
-  return line.length > most ? `${line.slice(0, most - 3).trimEnd()}...` : line
 }

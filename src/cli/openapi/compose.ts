@@ -3,10 +3,10 @@ import { parseConfig } from '../../config/merchants'
 import { isWrong } from '../../config/reader'
 import * as V from '../../config/values'
 import type { Context } from '../Command'
-import type { Document, Table } from './document'
+import type { Document } from './document'
 import * as Operation from './Operation'
-import { brief } from './Schema'
 import * as Toml from './Toml'
+import { brief, type Table } from './Value'
 
 /** The part of a file that sells the operations of a specification. */
 
@@ -80,8 +80,8 @@ type Imported = {
 
 /** The text of a file without faults; routes that have one are left out. */
 export function compose(sale: Sale): Imported {
-  const { document, slug, rules, env } = sale
-  const listing = Operation.list(document, slug)
+  const { document, rules, env } = sale
+  const listing = Operation.list(document, sale.slug)
   let { operations, leftOut } = listing
   const unused = rules.filter((rule) => !operations.some((each) => isFor(rule, each)))
   for (;;) {
@@ -105,7 +105,10 @@ export function compose(sale: Sale): Imported {
         faults: others,
       }
     operations = operations.filter((each) => !wrong.has(each))
-    leftOut = [...leftOut, ...[...wrong].map(([{ key }, reason]) => ({ key, reason }))]
+    leftOut = [
+      ...leftOut,
+      ...[...wrong].map(([{ key }, reason]) => ({ key, reason: brief(reason, 300) })),
+    ]
   }
 }
 
@@ -153,6 +156,9 @@ function headersOf({ secrets, otherSchemes, headers }: Operation.Listing): strin
 function routeOf(operation: Operation.Operation, price: string): string[] {
   const { key, notes, path, method, upstreamPath, upstream, params, fixedQuery } = operation
   const { summary, description, body, bodyRequired, answer } = operation
+  const secrets = Object.entries(fixedQuery).map(
+    ([name, value]) => `${Toml.key(name)} = ${Toml.quoted(value)}`,
+  )
   const hasTail = params.some((param) => param.in === 'tail')
   const own = { summary, description: description === summary ? '' : description }
   return [
@@ -160,9 +166,7 @@ function routeOf(operation: Operation.Operation, price: string): string[] {
     '[[merchants.routes]]',
     ...filled({ path, methods: [method], price, ...own, upstream, upstream_path: upstreamPath }),
     `tail = "${hasTail ? 'exact' : 'none'}"`,
-    ...Object.entries(fixedQuery).map(
-      ([name, value]) => `fixed_query = { ${Toml.key(name)} = ${Toml.quoted(value)} }`,
-    ),
+    ...(secrets.length === 0 ? [] : [`fixed_query = { ${secrets.join(', ')} }`]),
     ...filled({ body_required: bodyRequired || undefined, answer }),
     ...params.flatMap(({ name, in: place, required, schema, ...more }) => {
       const { description: said, example } = more

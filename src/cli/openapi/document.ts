@@ -3,8 +3,7 @@ import { upgrade } from '@scalar/openapi-upgrader'
 import { codeOf } from '../../config/env'
 import { isTable } from '../../config/reader'
 import { CommandError } from '../Command'
-
-export type Table = Readonly<Record<string, unknown>>
+import type { Table } from './Value'
 
 /** A specification in the form of OpenAPI 3.1, whatever version it was written in. */
 export type Document = {
@@ -146,35 +145,5 @@ function assertOwn(root: Table, source: string): void {
         isNames: !isNames && (key === 'properties' || key === 'schemas'),
       })
     }
-  }
-}
-
-/** The table at a place, after its references; undefined where there is none. */
-export function follow(root: Table, value: unknown): Table | undefined {
-  let found = value
-  for (let steps = 0; steps < 20; steps++) {
-    if (!isTable(found)) return undefined
-    if (typeof found.$ref !== 'string') return found
-    found = at(root, found.$ref)
-  }
-  return undefined
-}
-
-/** The value at a reference such as `#/components/schemas/Pet`. */
-export function at(root: Table, reference: string): unknown {
-  let found: unknown = root
-  for (const part of reference.split('/').slice(1)) {
-    const name = decode(part).replaceAll('~1', '/').replaceAll('~0', '~')
-    if (typeof found !== 'object' || found === null || !Object.hasOwn(found, name)) return undefined
-    found = (found as Table)[name]
-  }
-  return found
-}
-
-function decode(part: string): string {
-  try {
-    return decodeURIComponent(part)
-  } catch {
-    return part
   }
 }

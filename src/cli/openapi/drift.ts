@@ -4,6 +4,7 @@ import { formsOf } from '../../gateway/documents/Catalogue'
 import { upstreamOf } from './compose'
 import type { Document } from './document'
 import * as Operation from './Operation'
+import { brief } from './Value'
 
 /** How the routes of a file and the operations of a specification differ. */
 
@@ -129,7 +130,7 @@ function inputs(route: Route, { key, ...operation }: Operation.Operation) {
       mine?.required !== true &&
       route.query[name] === undefined
     )
-      differs('params', `does not require the parameter ${name}, which ${key} requires`)
+      differs('params', `does not require the parameter ${brief(name, 80)}, which ${key} requires`)
   }
   for (const { name } of own)
     if (!others.some((param) => param.name === name) && route.rewrite[name] === undefined)

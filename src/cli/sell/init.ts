@@ -114,11 +114,14 @@ async function importFrom({ openapi = '', env, ...options }: Options): Promise<I
     compose(answers) {
       const slug = slugOf(answers.upstream, answers.title)
       const { head, more } = partsOf(answers)
-      const made = compose({ document, slug, price: answers.price, rules, head, more, env })
+      const price = usdOf(answers)
+      const made = compose({ document, slug, price, rules, head, more, env })
       const [unused] = made.unused
       if (unused !== undefined) return { fault: `--price-for ${unused} fits no operation` }
       const [first] = made.sold
       if (first === undefined) return { fault: `${openapi} has no operation that can be sold` }
+      const [wrong] = made.faults
+      if (wrong !== undefined) return { fault: `${openapi}: ${wrong}` }
       const all = made.sold.length + made.leftOut.length
       const notes = made.leftOut.map(({ key, reason }) => `left out: ${key}: ${reason}`)
       return {
