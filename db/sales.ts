@@ -204,21 +204,25 @@ function otherGasSql(dialect: Dialect): string {
 const requestsSql = `SELECT merchant, route, client, step, detail, times FROM requests
   WHERE day = $day ORDER BY merchant, route, client, step, detail`
 
+/** Most payments of a payer that are looked at for one on an earlier day; nonces are their order. */
+const lookedAtMax = 2_000
+
 /** Confirmed payments by payer. `$day` is the first id of the UTC day that the span is in. */
 function buyersSql(dialect: Dialect): string {
-  const { fold, any, join } = dialect
-  const money = `e.network = a.network AND ${fold('e.asset')} = ${fold('a.address')}
-    AND ${fold('e.payer')} = ${fold('b.payer')} AND e.id < $day
-    AND e.state = 'confirmed' AND e.product <> 'facilitator'`
+  const { fold, any } = dialect
+  const isPaid = "state = 'confirmed' AND product <> 'facilitator'"
   return `WITH p AS (
     SELECT coalesce(client, 'other') AS client, ${keyFrom(dialect, 'payments', true)}
-      AND state = 'confirmed' AND product <> 'facilitator'
+      AND ${isPaid}
   ), b AS (
     SELECT class, merchant, route, client, ${any('payer')} AS payer, count(*) AS payments
     FROM p GROUP BY class, merchant, route, client, ${fold('payer')}
   )
   SELECT b.*, CASE WHEN EXISTS (
-      SELECT 1 FROM assets AS a ${join('payments', 'e', money)}
+      SELECT 1 FROM assets AS a WHERE $day > (SELECT min(known.id) FROM (
+        SELECT e.id FROM payments AS e WHERE e.network = a.network
+          AND ${fold('e.asset')} = ${fold('a.address')} AND ${fold('e.payer')} = ${fold('b.payer')}
+          AND ${isPaid} LIMIT ${lookedAtMax}) AS known)
     ) THEN 1 ELSE 0 END AS again
   FROM b ORDER BY class, merchant, route, client, ${fold('payer')}`
 }

@@ -125,6 +125,8 @@ export function createRecent(options: RecentOptions) {
   const { now, sales, attempts } = options
   let { follow } = options
   const kept = createKept(now)
+  /** Counts of days that are over, which no longer change. */
+  const counted = new Map<number, readonly RequestCounts[]>()
   const inParts = createParts()
   let progress: RecentDays | undefined
   let last: Promise<unknown> = Promise.resolve()
@@ -147,6 +149,14 @@ export function createRecent(options: RecentOptions) {
     if (isOver && isSame && span.rows.every(isFinal)) kept.addHour(from, { span, readAt })
     return span
   }
+  const readRequests = async (day: number, to: number): Promise<readonly RequestCounts[]> => {
+    const known = counted.get(day)
+    if (known !== undefined) return known
+    const counts = await sales.requestsOf(day)
+    if (to >= day + dayMs + settledMs) counted.set(day, counts)
+    for (const old of counted.keys()) if (old < day - 40 * dayMs) counted.delete(old)
+    return counts
+  }
   const readDay = async (from: number, to: number): Promise<readonly SalesOfSpan[]> => {
     const known = kept.day(from)
     if (known !== undefined) return [known]
@@ -166,7 +176,7 @@ export function createRecent(options: RecentOptions) {
     for (let index = 0; index < count; index++) {
       const from = today - index * dayMs
       if (from + dayMs <= first) break
-      const requests = await sales.requestsOf(from)
+      const requests = await readRequests(from, to)
       found.push({ from, spans: await readDay(from, to), requests })
     }
     return progress

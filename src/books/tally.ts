@@ -11,10 +11,10 @@ type Count = {
   asked: number
   /** Purchases whose payment was confirmed, or whose answer by use was given. */
   paid: number
-  /** Requests with a credential, by what they present. */
-  tried: Map<string, number>
+  /** Requests with a credential, by what they present. Made for the first one. */
+  tried?: Map<string, number>
   /** Those that got a problem, by its reason. */
-  refused: Map<string, number>
+  refused?: Map<string, number>
 }
 
 /** What a count belongs to. */
@@ -34,7 +34,7 @@ export function createTally() {
   const places: { place: Place; count: Count }[] = []
   const add = (place: Place): Count => {
     const { merchant, route, client } = place
-    const count = { sent: 0, asked: 0, paid: 0, tried: new Map(), refused: new Map() }
+    const count = { sent: 0, asked: 0, paid: 0 }
     const routes = byMerchant.get(merchant) ?? new Map<string, Map<Client.Kind, Count>>()
     const clients = routes.get(route) ?? new Map<Client.Kind, Count>()
     byMerchant.set(merchant, routes.set(route, clients.set(client, count)))
@@ -75,12 +75,28 @@ export function createTally() {
   }
 }
 
+/** Grows with each change of a count. */
+function changesOf({ sent, paid, tried, refused }: Count): number {
+  let sum = sent + paid
+  for (const times of tried?.values() ?? []) sum += times
+  for (const times of refused?.values() ?? []) sum += times
+  return sum
+}
+
 function createTaker() {
   const taken = new Map<string, number>()
+  /** Changes of each count at the last look, and at the last one that was taken. */
+  const looked = new Map<Count, number>()
+  const done = new Map<Count, number>()
   const keyOf = ({ merchant, route, client, step, detail }: Omit<RequestCounts, 'times'>) =>
     [merchant, route, client, step, detail].join(' ')
   return {
-    rows(place: Place, { asked, paid, tried, refused }: Count): RequestCounts[] {
+    rows(place: Place, count: Count): RequestCounts[] {
+      const changes = changesOf(count)
+      // Most routes of a long file are not asked for between two looks.
+      if (done.get(count) === changes) return []
+      looked.set(count, changes)
+      const { asked, paid, tried = [], refused = [] } = count
       const all: RequestCounts[] = [
         { ...place, step: 'asked', detail: '', times: asked },
         { ...place, step: 'paid', detail: '', times: paid },
@@ -103,12 +119,16 @@ function createTaker() {
         const key = keyOf(row)
         taken.set(key, (taken.get(key) ?? 0) + row.times)
       }
+      for (const [count, changes] of looked) done.set(count, changes)
+      looked.clear()
     },
   }
 }
 
 /** Counts a problem by its x402 reason, or by its code. */
-export function countRefusal({ refused }: Pick<Count, 'refused'>, error: unknown): void {
+export function countRefusal(count: Pick<Count, 'refused'>, error: unknown): void {
+  count.refused ??= new Map()
+  const { refused } = count
   const reason =
     error instanceof Problem.ProblemError ? (error.reason ?? error.code) : 'internal-error'
   // Reasons come from constants of ours; one that does not is not kept.
@@ -125,6 +145,7 @@ export async function countTry<T>(
   presented: string,
   run: () => T | Promise<T>,
 ): Promise<T> {
+  count.tried ??= new Map()
   count.tried.set(presented, (count.tried.get(presented) ?? 0) + 1)
   try {
     return await run()
