@@ -44,6 +44,8 @@ describe('a merchant that is paused', () => {
     const signedOther = await sign(`${shop.url}/m/catjoke/joke`)
     await act('pause', 'merchant:shop')
     expect(await read('/admin')).toContain('You paused this merchant.')
+    const page = await (await fetch(`${shop.url}/merchants/shop?route=/item`)).text()
+    expect(page).toContain('data-closed="The operator has paused this sale.')
     const before = shop.counts()
     for (const headers of [{}, signed]) {
       const answer = await fetch(item(), { headers })
@@ -68,6 +70,11 @@ describe('a network that is paused', () => {
     await act('pause', `network:${base}`)
     const refused = async () => {
       expect(await networksOf()).not.toContain(base)
+      const page = await (await fetch(`${shop.url}/merchants/shop?route=/item`)).text()
+      expect(page).toContain('data-closed=""')
+      expect(page).not.toContain(`<option value="${base}">`)
+      const only = await (await fetch(`${shop.url}/merchants/hasty`)).text()
+      expect(only).toContain('data-closed="No network is ready')
       const before = shop.counts()
       const answer = await fetch(item(), { headers: signed })
       expect([answer.status, await codeOf(answer)]).toEqual([503, 'not-ready'])

@@ -9,6 +9,7 @@ import { escaped } from '../../src/web/html'
 import { priceFrom } from '../../src/web/parts'
 import { linkOf } from '../../src/web/public/catalogue'
 import { elsewhere } from '../../src/web/public/Elsewhere'
+import { orderStates } from '../../src/web/public/OrderState'
 import { createPages, type PagesOptions, sitemapOf } from '../../src/web/public/pages'
 import * as SaleState from '../../src/web/public/SaleState'
 import { configOf, small } from '../harness/config'
@@ -46,6 +47,7 @@ function pages(options: Partial<PagesOptions> = {}) {
     .get('/', ({ request }) => made.home(request))
     .get('/merchants/:slug', ({ request, params }) => made.merchant(request, params.slug))
     .get('/stocks', ({ request }) => made.stocks(request))
+    .get('/orders/:id', ({ request, params }) => made.order(request, params.id))
   return {
     get: (path: string, headers: Record<string, string> = {}) =>
       Promise.resolve(app.fetch(new Request(`http://localhost${path}`, { headers }))),
@@ -153,6 +155,19 @@ describe('the catalogue', () => {
       expect(places).toEqual(places.toSorted((a, b) => a - b))
       expect(places).not.toContain(-1)
     }
+  })
+
+  test('the page of an order has its state, and reads it again only while it may change', async () => {
+    const order = { id: 'ord_1', symbol: 'NVDA', usdgAtomic: '1000000', usdg: '1.000000' }
+    for (const [status, { text, tone }] of Object.entries(orderStates)) {
+      const app = pages({ readOrder: async () => Response.json({ ...order, status }) })
+      const html = await (await app.get('/orders/ord_1', { accept: 'text/html' })).text()
+      expect(html).toContain(`<p class="lead" role="status">${text}</p>`)
+      expect([status, html.includes(' data-open>')]).toEqual([status, tone === undefined])
+      expect(html).toMatch(/<dd>1\.00 USDC/)
+    }
+    const none = await pages().get('/orders/ord_1')
+    expect(none.status).toBe(404)
   })
 
   test('a page that sells links its own address for wallets of a phone, and shows it as a code', async () => {
