@@ -530,7 +530,9 @@ export async function redeem<S extends Sale>(
     return await proceed(shop, checkout, current)
   } catch (error) {
     claim.release()
-    throw error
+    if (!(error instanceof Problem.ProblemError) || error.status !== 402) throw error
+    // A payment that was pending did not arrive: the buyer needs fresh offers.
+    return refuse(shop, sale, undefined, error)
   }
 }
 

@@ -5,10 +5,11 @@ import { decodeFunctionData, type Hex, numberToHex, parseAbi } from 'viem'
 import { account } from '../../src/demo/accounts'
 import { buyWithX402 } from '../../src/demo/buyers'
 import { mine } from '../../src/demo/chains'
-import { ask, payV1, payX402, settlementOf } from '../harness/buyer'
+import { ask, askedOf, payV1, payX402, settlementOf } from '../harness/buyer'
 import { setAutomine } from '../harness/chains'
 import { type Body, makeBody, post } from '../harness/facilitation'
 import { openConnection, type Shop, setSettleWait, sign, startShop } from '../harness/shop'
+import { tamper } from '../harness/test-ledger'
 import { until } from '../harness/world'
 
 /**
@@ -269,6 +270,23 @@ describe('a payment of version 1', () => {
     const again = await fetch(item(), { headers: { 'payment-redeem': token } })
     expect([again.status, await codeOf(again)]).toEqual([410, 'redeem-exhausted'])
     expect((await fetch(item(), { headers: own })).status).toBe(402)
+  })
+
+  test('the token of a payment that did not arrive gets a 402 with fresh offers', async () => {
+    await setAutomine(chain(), false)
+    const hasty = { ...shop.config.service, settleWaitSeconds: 1, stopSeconds: 0 }
+    expect(await shop.app.reload({ ...shop.config, service: hasty })).toEqual([])
+    const pending = await fetch(item(), { headers: await signV1() })
+    const { redeem } = (await pending.json()) as Pending
+    await shop.app.stop()
+    tamper(shop.dataDir, "UPDATE payments SET state = 'expired' WHERE state = 'broadcast'")
+    await shop.restart()
+    const ended = await askedOf(
+      await fetch(item(), { headers: { 'payment-redeem': redeem?.token ?? '' } }),
+    )
+    expect([ended.response.status, ended.body.code]).toEqual([402, 'verification-failed'])
+    expect(ended.challenges).toHaveLength(3)
+    expect(ended.body.accepts).toHaveLength(2)
   })
 
   test('a failed delivery has the redeem token, and the credential gets nothing', async () => {
