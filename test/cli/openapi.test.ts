@@ -107,6 +107,7 @@ describe('init --openapi', () => {
       'price-for': 'DELETE *=0.2,/pets/*/photos/*=0.5',
     })
     expect(out).toContain('4 of 6 operations of ')
+    expect(out).toEndWith('\n  curl -i http://localhost:4020/m/eu/pets')
     expect(out).toContain('left out: HEAD /pets/{petId}/: HEAD comes with GET')
     expect(out).toContain('left out: GET /elsewhere: its own server http://169.254.169.254/ is not')
     expect([code, out]).toEqual([0, expect.stringContaining('\nok\n')])
@@ -206,11 +207,12 @@ describe('init --openapi', () => {
       info: { title: `\${HOME_SECRET}\u001b[2J`, description: '<'.repeat(100_000) },
       servers: [{ url: 'https://home.example.org' }],
       security: [{ secret: [], token: [] }],
-      paths: { '/\ud800${HOME_SECRET}\u001b': { get: { summary: `\${HOME_SECRET}` } } },
+      paths: { "/\ud800${HOME_SECRET}\u001b$(id)'": { get: { summary: `\${HOME_SECRET}` } } },
       components: { securitySchemes: schemes },
     })
     const { code, out } = await run(init, { openapi })
     expect([code, out]).toEqual([0, expect.not.stringContaining('\u001b')])
+    expect(out).toMatch(/curl -i '[^']*%1B\$\(id\)%27'$/)
     const config = Bun.inspect(configOf(written(), { env }), { depth: 20 })
     expect(config + out).not.toContain(env.HOME_SECRET)
     // Keys and comments are never replaced.
@@ -240,7 +242,9 @@ describe('init --openapi', () => {
     const { code, out } = await run(init, { openapi })
     expect([code, out]).toEqual([2, expect.stringContaining('add --upstream')])
     expect(existsSync(file)).toBe(false)
-    expect((await run(init, { openapi, upstream: 'https://old.example.org/v2' })).code).toBe(0)
+    const made = await run(init, { openapi, upstream: 'https://old.example.org/v2' })
+    expect(made.code).toBe(0)
+    expect(made.out).toEndWith('curl -i -X POST http://localhost:4020/m/old/post-pet-id/1')
     expect(merchant()?.routes[0]).toMatchObject({
       upstreamPath: '/v2/pet/{tail}',
       bodyRequired: true,

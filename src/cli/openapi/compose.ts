@@ -1,7 +1,9 @@
+import type { Config } from '../../config/Config'
 import * as Headers from '../../config/headers'
 import { parseConfig } from '../../config/merchants'
 import { isWrong } from '../../config/reader'
 import * as V from '../../config/values'
+import { exampleUrl } from '../../gateway/documents/Catalogue'
 import type { Context } from '../Command'
 import type { Document } from './document'
 import * as Operation from './Operation'
@@ -72,6 +74,8 @@ type Imported = {
   text: string
   sold: readonly Operation.Operation[]
   leftOut: readonly Operation.LeftOut[]
+  /** Arguments of curl that ask for the price of a route. */
+  asking: string
   /** Patterns that fit no operation. */
   unused: readonly string[]
   /** Of the parts of the file that are not routes. */
@@ -87,7 +91,7 @@ export function compose(sale: Sale): Imported {
   for (;;) {
     const { lines, routes } = linesOf(sale, { ...listing, operations })
     const text = `${lines.join('\n')}\n`
-    const { faults } = parseConfig(text, { file: 'merchants.toml', env })
+    const { config, faults } = parseConfig(text, { file: 'merchants.toml', env })
     const wrong = new Map<Operation.Operation, string>()
     const others: string[] = []
     for (const { line, message } of faults) {
@@ -101,6 +105,7 @@ export function compose(sale: Sale): Imported {
         text,
         sold: operations,
         leftOut,
+        asking: askingOf(config),
         unused: unused.map((rule) => rule.pattern),
         faults: others,
       }
@@ -110,6 +115,17 @@ export function compose(sale: Sale): Imported {
       ...[...wrong].map(([{ key }, reason]) => ({ key, reason: brief(reason, 300) })),
     ]
   }
+}
+
+function askingOf(config: Config | undefined): string {
+  const [merchant] = config?.merchants ?? []
+  const asked = merchant?.routes.find(({ methods }) => methods[0] === 'GET') ?? merchant?.routes[0]
+  if (config === undefined || merchant === undefined || asked === undefined) return ''
+  const [method] = asked.methods
+  const { href } = new URL(exampleUrl(config.service.baseUrl, merchant, asked))
+  // A person copies it into a shell, and a stranger chose parts of it.
+  const url = /^[\w.:/~%-]+$/.test(href) ? href : `'${href.replaceAll("'", '%27')}'`
+  return method === 'GET' ? url : `-X ${method} ${url}`
 }
 
 /** The lines of the file, and the first line of each route. */

@@ -38,7 +38,7 @@ type Imported = {
   faults: readonly string[]
   answers: Given
   usual: Given
-  compose(answers: Answers): { text: string; notes: string[]; path: string } | { fault: string }
+  compose(answers: Answers): (Made & { text: string }) | { fault: string }
 }
 
 /**
@@ -80,7 +80,11 @@ export async function init(options: Options, ask: Ask): Promise<number> {
     err('turnpike: nothing is written: the answers ended before the last question')
     return 1
   }
-  const made = imported?.compose(answers) ?? { text: compose(answers), notes: [], path: '' }
+  const made = imported?.compose(answers) ?? {
+    text: compose(answers),
+    notes: [],
+    asking: `${baseUrlOf(answers)}/m/${slugOf(answers.upstream)}`,
+  }
   if ('fault' in made) {
     err(`turnpike: ${made.fault}`)
     return 2
@@ -118,8 +122,7 @@ async function importFrom({ openapi = '', env, ...options }: Options): Promise<I
       const made = compose({ document, slug, price, rules, head, more, env })
       const [unused] = made.unused
       if (unused !== undefined) return { fault: `--price-for ${unused} fits no operation` }
-      const [first] = made.sold
-      if (first === undefined) return { fault: `${openapi} has no operation that can be sold` }
+      if (made.sold.length === 0) return { fault: `${openapi} has no operation that can be sold` }
       const [wrong] = made.faults
       if (wrong !== undefined) return { fault: `${openapi}: ${wrong}` }
       const all = made.sold.length + made.leftOut.length
@@ -127,7 +130,7 @@ async function importFrom({ openapi = '', env, ...options }: Options): Promise<I
       return {
         text: made.text,
         notes: [`${made.sold.length} of ${all} operations of ${openapi} become routes`, ...notes],
-        path: first.path,
+        asking: made.asking,
       }
     },
   }
@@ -210,9 +213,14 @@ function write(file: string, text: string): string | undefined {
   }
 }
 
-type Made = { notes: readonly string[]; path: string }
+/** `asking`: arguments of curl for a first request. */
+type Made = { notes: readonly string[]; asking: string }
 
-async function finish(options: Options, answers: Answers, { notes, path }: Made): Promise<number> {
+async function finish(
+  options: Options,
+  answers: Answers,
+  { notes, asking }: Made,
+): Promise<number> {
   const { file, out } = options
   for (const note of notes) out(note)
   out(`wrote ${file}`)
@@ -223,14 +231,13 @@ async function finish(options: Options, answers: Answers, { notes, path }: Made)
     out(`\nCorrect it, then run ${program} check${config}`)
     return code
   }
-  const slug = slugOf(answers.upstream, options.openapi && answers.title)
   const what = options.openapi === undefined ? `every path of ${answers.upstream}` : 'each route'
   out(`
 Start it. It prints the address that pays gas: send it some ETH.
   ${program} serve${config}
 
 Ask for the price: ${what} is sold below this address.
-  curl -i ${baseUrlOf(answers)}/m/${slug}${path}`)
+  curl -i ${asking}`)
   return 0
 }
 
