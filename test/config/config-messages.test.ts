@@ -6,7 +6,7 @@ import { cases } from '../harness/fault-cases'
 
 /** No message of a fault without a case: each says what is wrong and what to do. */
 
-/** Their messages have tests of their own: env, check-warnings, meter-config. */
+/** Their messages have tests of their own: env, check-warnings, meter-config, alerts-config. */
 const others = [
   'env.ts',
   'warnings.ts',
@@ -19,6 +19,7 @@ const others = [
   'builtin.ts',
   'lines.ts',
   'webhooks.ts',
+  'alerts.ts',
   'logo.ts',
 ]
 /** Texts that are no messages. */
@@ -87,7 +88,9 @@ function said(): string {
     ...linesOf(small, { relayers: () => [payout] }),
     ...linesOf(small, { relayers: () => [...developmentAccounts] }),
     ...linesOf(small, { env: {} }),
-    ...linesOf(edited('"NVIDIA"', `"${named('NV-1')}"`)),
+    ...['NV-1', 'RELAYER_KEYS'].flatMap((name) => linesOf(edited('"NVIDIA"', `"${named(name)}"`))),
+    ...linesOf(`${small}[[alerts]]\nkind = "mail"\nhost = ":"\nfrom = "me"\nto = []`),
+    ...linesOf(`${small}[[alerts]]\nkind = "telegram"\ntoken = "${named('ONE_KEY')}"`),
     ...builtins.flatMap(([merchant]) => linesOf(builtin(merchant))),
     ...linesOf('\ufffd'),
     ...linesOf(''),

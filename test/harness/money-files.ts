@@ -38,6 +38,7 @@ export const onBoth: readonly string[] = [
  */
 export const onBothByAll: readonly string[] = [
   ...['attacks-answers', 'attacks-budget', 'attacks-chain', 'attacks-credential', 'attacks-stock'],
+  ...['attacks-v1', 'x402-v1-clients'],
   ...['chain-stocks', 'clients', 'concurrency', 'edge', 'facilitator'],
   ...['facilitator-approvals', 'facilitator-differential', 'facilitator-differential-upto'],
   ...['facilitator-input', 'facilitator-interop', 'facilitator-limits', 'facilitator-payees'],
@@ -78,7 +79,7 @@ export const onOne: readonly { why: string; files: readonly string[] }[] = [
   },
   {
     why: 'sends messages that test/db/postgres-webhooks.test.ts compares on both',
-    files: ['webhooks', 'webhooks-connect', 'webhooks-page'],
+    files: ['alerts', 'webhooks', 'webhooks-connect', 'webhooks-page'],
   },
   {
     why: 'refuses before the ledger is asked: quotes, limits, forged credentials, broken HTTP',
