@@ -221,6 +221,23 @@ describe('init --openapi', () => {
     expect([...new Set(names)]).toEqual(['UPSTREAM_HOME_SECRET', 'UPSTREAM_HOME_TOKEN'])
   })
 
+  test('attack: an operation on another server gets no key of the upstream', async () => {
+    const elsewhere = [{ url: 'https://evil.example.net' }]
+    const hostile = {
+      ...{ openapi: '3.1.0', servers: [{ url: 'https://evil.example.net' }] },
+      security: [{ key: [] }],
+      components: { securitySchemes: { key: { type: 'http', scheme: 'bearer' } } },
+      paths: { '/a': { get: {} }, '/b': { get: { servers: elsewhere } } },
+    }
+    const upstream = 'https://bank.example.org'
+    const { out } = await run(init, { openapi: specified(hostile), upstream })
+    expect(written()).not.toContain('evil')
+    expect(out).toContain('left out: GET /b: its own server https://evil.example.net would get the')
+    file = join(directory.path, `m${++serial}.toml`)
+    await run(init, { openapi: specified({ ...hostile, security: [] }), upstream })
+    expect(merchant()?.routes[1]?.upstream?.host).toBe('evil.example.net')
+  })
+
   test('a Swagger 2 file without a server asks for its upstream', async () => {
     const openapi = specified({
       swagger: '2.0',

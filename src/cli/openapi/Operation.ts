@@ -65,8 +65,11 @@ const names = ['get', 'put', 'post', 'delete', 'options', 'head', 'patch', 'trac
 
 type Found = { key: string; verb: string; path: string; item: Table; operation: Table }
 
-/** All operations of a document, in its order. `prefix` is in the names of variables. */
-export function list({ root }: Document, prefix: string): Listing {
+/**
+ * All operations of a document, in its order. `prefix` is in the names of variables. `upstream`: the
+ * URL whose key the operator will give; without it no key is given.
+ */
+export function list({ root }: Document, prefix: string, upstream?: string): Listing {
   const info = isTable(root.info) ? root.info : {}
   const schemes = schemesOf(root, prefix)
   const listing = { operations: [] as Operation[], leftOut: [] as LeftOut[] }
@@ -75,9 +78,12 @@ export function list({ root }: Document, prefix: string): Listing {
   if (found.length > operationsMax)
     throw new CommandError(`the specification has over ${operationsMax} operations: split it`)
   const paths = pathsOf(found)
+  const keyed = schemes.secrets.length > 0 ? URL.parse(upstream ?? '')?.origin : undefined
   for (const each of found) {
     try {
-      listing.operations.push(read(root, each, { path: paths.get(each) ?? '', schemes, headers }))
+      listing.operations.push(
+        read(root, each, { path: paths.get(each) ?? '', schemes, headers, keyed }),
+      )
     } catch (error) {
       if (!(error instanceof LeftOutError)) throw error
       listing.leftOut.push({ key: each.key, reason: error.message })
@@ -171,9 +177,15 @@ function secretsOf({ type, name, in: place, scheme }: Table, value: string): Sec
   return []
 }
 
-type Around = { path: string; schemes: Schemes; headers: Map<string, string> }
+type Around = {
+  path: string
+  schemes: Schemes
+  headers: Map<string, string>
+  /** The only origin that may get the secrets; undefined where there are none. */
+  keyed: string | undefined
+}
 
-function read(root: Table, found: Found, { path, schemes, headers }: Around): Operation {
+function read(root: Table, found: Found, { path, schemes, headers, keyed }: Around): Operation {
   const { key, verb, item, operation } = found
   const method = methods.find((name) => name === verb)
   if (verb === 'HEAD') throw new LeftOutError('HEAD comes with GET')
@@ -198,7 +210,7 @@ function read(root: Table, found: Found, { path, schemes, headers }: Around): Op
     template: found.path.replace(/\{[^{}]*\}/g, '{}'),
     path,
     upstreamPath: isSold ? place.upstreamPath : undefined,
-    upstream: ownServer(operation) ?? ownServer(item),
+    upstream: ownServer(operation, keyed) ?? ownServer(item, keyed),
     summary: brief(textOf(operation.summary ?? item.summary), 120) || key,
     description: brief(textOf(operation.description ?? item.description), 500),
     params: [...place.params, ...own.map((each) => paramOf(root, each, note))],
@@ -210,13 +222,16 @@ function read(root: Table, found: Found, { path, schemes, headers }: Around): Op
   }
 }
 
-function ownServer(at: Table): string | undefined {
+function ownServer(at: Table, keyed: string | undefined): string | undefined {
   const text = serverOf(at)
   const url = text === undefined ? null : URL.parse(text)
   if (text === undefined || url === null) return undefined
   // A file from a stranger must not lead to the operator's own network.
   if (url.protocol !== 'https:' || isPrivate(url))
     throw new LeftOutError(`its own server ${brief(text, 80)} is not https and public`)
+  // The author of the file need not be the owner of the API.
+  if (keyed !== undefined && url.origin !== keyed)
+    throw new LeftOutError(`its own server ${brief(text, 80)} would get the key of the upstream`)
   return url.href
 }
 

@@ -61,6 +61,8 @@ export function titleOf({ root }: Document): string | undefined {
 type Sale = {
   document: Document
   slug: string
+  /** URL of the API, which gets the secrets. */
+  upstream: string
   price: string
   rules: readonly Rule[]
   /** Lines of the file before the merchant, for the lowest price. */
@@ -85,7 +87,7 @@ type Imported = {
 /** The text of a file without faults; routes that have one are left out. */
 export function compose(sale: Sale): Imported {
   const { document, rules, env } = sale
-  const listing = Operation.list(document, sale.slug)
+  const listing = Operation.list(document, sale.slug, sale.upstream)
   let { operations, leftOut } = listing
   const unused = rules.filter((rule) => !operations.some((each) => isFor(rule, each)))
   for (;;) {

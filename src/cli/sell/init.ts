@@ -119,7 +119,8 @@ async function importFrom({ openapi = '', env, ...options }: Options): Promise<I
       const slug = slugOf(answers.upstream, answers.title)
       const { head, more } = partsOf(answers)
       const price = usdOf(answers)
-      const made = compose({ document, slug, price, rules, head, more, env })
+      const { upstream } = answers
+      const made = compose({ document, slug, upstream, price, rules, head, more, env })
       const [unused] = made.unused
       if (unused !== undefined) return { fault: `--price-for ${unused} fits no operation` }
       if (made.sold.length === 0) return { fault: `${openapi} has no operation that can be sold` }
