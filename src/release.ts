@@ -1,6 +1,6 @@
 import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, statSync } from 'node:fs'
 import { tmpdir } from 'node:os'
-import { basename, dirname, join } from 'node:path'
+import { dirname, join } from 'node:path'
 import { parseArgs } from 'node:util'
 import manifest from '../package.json'
 import { build, type Commit, commitOf } from './build'
@@ -91,8 +91,8 @@ export async function release(options: ReleaseOptions): Promise<number> {
 /** Removes the files of the release before: a package of a target that fails now must not stay. */
 function removeListed(outdir: string): void {
   const list = join(outdir, 'SHA256SUMS')
-  const lines = existsSync(list) ? readFileSync(list, 'utf8').trimEnd().split('\n') : []
-  const files = lines.map((line) => basename(line.slice(66)))
+  const text = existsSync(list) ? readFileSync(list, 'utf8') : ''
+  const files = [...text.matchAll(/^[0-9a-f]{64} {2}(\w[\w.-]*)$/gm)].map(([, file = '']) => file)
   for (const file of [...files, 'SHA256SUMS.minisig']) rmSync(join(outdir, file), { force: true })
 }
 

@@ -73,9 +73,10 @@ if [ -d "$DPKG_ROOT/run/systemd/system" ]; then
 ${lines.map((line) => `  ${line}\n`).join('')}fi
 `
 
-// $2 is the version before an upgrade. The old process ends after its paid requests.
+// $2 is the version before an upgrade. The old process ends after its paid requests. A service that
+// does not start is no reason to leave the package half installed.
 const afterInstall = script(
-  'if [ "$1" = configure ] && [ -n "$2" ]; then systemctl try-restart turnpike.service; fi',
+  'if [ "$1" = configure ] && [ -n "$2" ]; then systemctl try-restart turnpike.service || true; fi',
 )
 const beforeRemove = script(
   'if [ "$1" = remove ]; then systemctl disable --now turnpike.service; fi',

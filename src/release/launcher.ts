@@ -35,9 +35,9 @@ function isMusl(): boolean {
 }
 
 function run(path: string): void {
-  const isRunByNpm = process.env.npm_command !== undefined
+  const isNpx = process.env.npm_command === 'exec'
   // What the program tells its operator to type.
-  const command = isRunByNpm ? `npx ${manifest.name}` : manifest.name
+  const command = isNpx ? `npx ${manifest.name}` : manifest.name
   // On macOS and Windows the runtime would send a report to its makers when it crashes.
   const env = { BUN_ENABLE_CRASH_REPORTING: '0', ...process.env, TURNPIKE_COMMAND: command }
   let child: ReturnType<typeof spawn> | undefined
@@ -56,8 +56,8 @@ function run(path: string): void {
     process.removeAllListeners(signal)
     process.kill(process.pid, signal)
   })
-  if (!isRunByNpm) return
-  // SIGTERM ends npm and its shell, which tells nobody: the program would stay.
+  if (!isNpx) return
+  // SIGTERM ends npx and its shell, which tells nobody: the program would stay.
   const parent = process.ppid
   const watch = setInterval(() => {
     if (process.ppid === parent) return

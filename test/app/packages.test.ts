@@ -362,7 +362,12 @@ describe('the image', () => {
     expect(manifests.map(({ platform }) => platform)).toEqual([
       { architecture: architectures[own.machine], os: 'linux' },
     ])
-    const { config } = json(json(manifests[0]?.digest ?? '').config.digest)
+    const { layers, config: described } = json(manifests[0]?.digest ?? '')
+    const { config, rootfs } = json(described.digest)
+    const unpacked = (layers as Described[]).map(({ digest }) =>
+      sha256(Bun.gunzipSync(readFileSync(blob(digest)))),
+    )
+    expect(rootfs.diff_ids).toEqual(unpacked.map((digest) => `sha256:${digest}`))
     const [times = '', probe = ''] = value('HEALTHCHECK').split(' CMD ')
     const seconds = (name: string) => Number(new RegExp(`${name}=(\\d+)s`).exec(times)?.[1]) * 1e9
     expect(config).toMatchObject({

@@ -233,6 +233,9 @@ describe('the packages of a release', () => {
       'FAIL  fails.txt: no library',
       'not built: fails.txt',
     ])
+    // An empty list has no file to remove.
+    writeFileSync(join(directory, 'packages/SHA256SUMS'), '')
+    expect((await packaged([])).code).toBe(0)
     expect(second.sums).toBe(`${first.sums.split('\n')[0]}\n`)
     expect(readdirSync(join(directory, 'packages')).sort()).toEqual(
       ['SHA256SUMS', 'SHA256SUMS.minisig', own.file].sort(),
