@@ -75,7 +75,7 @@ export function image(platforms: readonly Platform[], commit: Commit | undefined
     'org.opencontainers.image.description': manifest.description,
     'org.opencontainers.image.version': manifest.version,
     'org.opencontainers.image.licenses': manifest.license,
-    ...(commit && { 'org.opencontainers.image.revision': commit.id }),
+    ...(commit?.modified === false && { 'org.opencontainers.image.revision': commit.id }),
   }
   const manifests = platforms.map(({ machine, executable, library }) => {
     const platform = { architecture: architectures[machine], os: 'linux' }
