@@ -208,8 +208,8 @@ function logsOf(chain: ScriptedChain, { fromBlock, toBlock, topics }: Filter) {
 /** The two programs of `chain/code`: sizes of codes, and a payer's code before Multicall3. */
 const sizes = '0x6024380380'
 const sizesLength = 2 + 36 * 2
-const withCode = '0x6020605c'
-const withCodeLength = 2 + (92 + 32) * 2
+const withCode = '0x60206064'
+const withCodeLength = 2 + (100 + 32) * 2
 
 function ethCall(
   chain: ScriptedChain,
@@ -222,7 +222,8 @@ function ethCall(
   if (to) return { result: chain.aggregate(data) }
   if (data.startsWith(withCode)) {
     const results = chain.aggregate(`0x${data.slice(withCodeLength)}`)
-    return { result: `0x${Abi.uint(0).repeat(3)}${results.slice(2)}` }
+    const block = [0, 0, 0, chain.newest().timestamp, chain.baseFeeWei]
+    return { result: `0x${block.map(Abi.uint).join('')}${results.slice(2)}` }
   }
   if (!data.startsWith(sizes)) return errorOf('execution reverted', 3)
   const asked = (data.length - sizesLength) / 64
