@@ -68,6 +68,7 @@ const taken = [
   'openapi.json',
   'llms.txt',
   'merchants',
+  'orders',
   'stocks',
   'assets',
   'admin',

@@ -2,6 +2,7 @@ import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'bun:tes
 import type { Browser, Page, Route } from 'playwright-core'
 import type { Config } from '../../src/config/Config'
 import { account } from '../../src/demo/accounts'
+import { orderStates } from '../../src/web/public/OrderState'
 import { chromiumPath, startBrowser } from '../harness/browser'
 import { payee, type Shop, startShop } from '../harness/shop'
 import { type BrowserWallet, installWallet } from '../harness/wallet'
@@ -338,6 +339,7 @@ describe.skipIf(isMissing)('paying and getting nothing', () => {
       })
       await page.evaluate(`(({ dataset }) => {
         dataset.target = '/api/stock/buy?symbol=A&usdg=1'
+        dataset.orders = ${JSON.stringify(JSON.stringify(orderStates))}
       })(document.querySelector('.wallet'))`)
       expect(await press()).toBe(meaning)
       expect(await shown()).toContain(end)

@@ -34,15 +34,16 @@ function noWallet() {
 /** An amount in six digits; the order itself shows all of them. */
 const sixDigits = (amount) => String(Number(Number(amount).toPrecision(6)))
 
-/** The table of web/public/OrderState.ts. */
-const orderStates = JSON.parse(document.querySelector('[data-orders]')?.dataset.orders ?? '{}')
+/** What the table of web/public/OrderState.ts says of a state. */
+const orderStateOf = (state) =>
+  JSON.parse(document.querySelector('[data-orders]')?.dataset.orders ?? '{}')[state] ?? {}
 
 /** An order that has ended: a sentence, its transactions, and all that it says. */
 function orderParts(text, { explorer, symbol: coin = '' }) {
   const order = JSON.parse(text)
   const { id, status, usdg, total = usdg, returned = total } = order
   const values = { ...order, coin, total, returned }
-  const sentence = (orderStates[status]?.detail ?? '').replace(/\{(\w+)\}/g, (_, name) =>
+  const sentence = (orderStateOf(status).detail ?? '').replace(/\{(\w+)\}/g, (_, name) =>
     /^[0-9.]+$/.test(values[name]) ? sixDigits(values[name]) : values[name],
   )
   const pairs = [

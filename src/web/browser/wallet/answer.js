@@ -10,7 +10,7 @@ async function followOrder(path, paid, say) {
     const response = await readOrder(path)
     const { status } = (await response?.clone().json()) ?? {}
     if (finalStates.includes(status)) return { ...paid, response, state: status }
-    say(`Paid. ${orderStates[status]?.text ?? 'The order continues.'}`)
+    say(`Paid. ${orderStateOf(status).text ?? 'The order continues.'}`)
     await pause(waitMs)
   }
 }

@@ -35,7 +35,7 @@ async function run(panel, wallet) {
       return followed.state
     })
     paidOf.set(panel, JSON.stringify(purchase))
-    const { text = 'Paid and delivered.', tone = 'good' } = orderStates[state] ?? {}
+    const { text = 'Paid and delivered.', tone = 'good' } = orderStateOf(state)
     say(text, tone)
   } catch (error) {
     say(told(error), 'bad')
