@@ -60,12 +60,12 @@ const needed = {
   minisign: 'minisign',
   skopeo: 'skopeo',
   xz: 'xz-utils',
-  uvicorn: 'python3-uvicorn',
+  uvicorn: 'uvicorn',
 }
 
 /** Packages that are asked for together first, of which the program comes with one. */
 const chromium = ['chromium-headless-shell', 'fonts-liberation']
-const fastApi = ['python3-fastapi', 'python3-uvicorn']
+const fastApi = ['python3-fastapi', 'uvicorn']
 const single = Object.values(needed).map((name) => [name])
 const asked = [chromium, ...single.slice(0, -1), fastApi, ...single.slice(-1)]
 
@@ -89,9 +89,7 @@ describe('the programs that the tests need', () => {
     )
     expect(exitCode).toBe(0)
     expect(lines).toEqual(Object.keys(needed).map((name) => `ok    there is ${name}`))
-    expect(packages).toEqual(
-      asked.filter((each) => !['chromium', 'python3-uvicorn'].includes(`${each}`)),
-    )
+    expect(packages).toEqual(asked.filter((each) => !['chromium', 'uvicorn'].includes(`${each}`)))
   })
 
   test('none is installed that a variable names', () => {
@@ -100,6 +98,6 @@ describe('the programs that the tests need', () => {
     )
     const { packages } = install('named', 'exit 1', paths)
     const debian = [['caddy'], ['zsh'], ['fish'], ['minisign'], ['skopeo'], ['xz-utils']]
-    expect(packages).toEqual([...debian, fastApi, ['python3-uvicorn']])
+    expect(packages).toEqual([...debian, fastApi, ['uvicorn']])
   })
 })

@@ -22,7 +22,7 @@ const python = '/usr/bin/python3'
 const hasFastApi = Bun.spawnSync([python, '-c', 'import fastapi, uvicorn']).success
 if (!hasFastApi)
   process.stderr.write(
-    'SKIPPED: the example in FastAPI needs it (apt-get install python3-fastapi python3-uvicorn)\n',
+    'SKIPPED: the example in FastAPI needs it (apt-get install python3-fastapi uvicorn)\n',
   )
 
 let chain: Chain
