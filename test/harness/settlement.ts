@@ -115,6 +115,7 @@ export function purposeOf(changes: Partial<Purpose> = {}): Purpose {
     resource: 'http://localhost/m/weather/forecast',
     idempotencyKey: undefined,
     challengeId: undefined,
+    ...(changes.protocol !== 'mpp' && { credentialHash: 'c'.repeat(64) }),
     bound: false,
     ...changes,
   }

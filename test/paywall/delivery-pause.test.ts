@@ -11,38 +11,50 @@ import { purposeOf, signTransfer, until } from '../harness/settlement'
 
 const kinds = ['whole', 'stream'] as const
 
+type Own = Awaited<ReturnType<typeof ownSettlement>>
+
+/** Deliveries whose clocks a pause moves: that of the day, or that of the machine. */
+async function pausable({ fixture }: Own, clock: 'now' | 'monotonic') {
+  const pause = { ms: 0 }
+  const deliveries = createPaidDeliveries({
+    settlement: fixture.settlement,
+    answers: await createAnswerStore(fixture.ledger.answers),
+    challengeSecrets: [new Uint8Array(32)],
+    receipts: createReceipts(Crypto.bytes(account(9).privateKey), Date.now),
+    now: Date.now,
+    monotonic: () => performance.now(),
+    log: () => undefined,
+    [clock]: () => (clock === 'now' ? Date.now() : performance.now()) + pause.ms,
+  })
+  return { deliveries, pause }
+}
+
+/** A payment that is confirmed, and what a request for it says of itself. */
+async function paid({ fixture, network }: Own) {
+  const transfer = signTransfer(network)
+  const asked = { transfer, purpose: purposeOf(), receivedAt: Date.now(), isKeySigned: true }
+  const outcome = await fixture.settlement.settle(asked, 120_000)
+  if (outcome.kind !== 'confirmed') throw new Error(outcome.kind)
+  const resource = 'http://localhost/m/weather/forecast'
+  const request = { method: 'GET', resource, search: '', requestId: 'request' }
+  return { outcome, request, found: () => fixture.settlement.find(transfer) }
+}
+
 test.each(kinds)(
   'an answer (%s) that is made after a pause is not delivered to a buyer that left meanwhile',
   async (kind) => {
     await using own = await ownSettlement()
-    const { fixture } = own
-    let pausedMs = 0
-    const deliveries = createPaidDeliveries({
-      settlement: fixture.settlement,
-      answers: await createAnswerStore(fixture.ledger.answers),
-      challengeSecrets: [new Uint8Array(32)],
-      receipts: createReceipts(Crypto.bytes(account(9).privateKey), Date.now),
-      now: () => Date.now() + pausedMs,
-      monotonic: () => performance.now(),
-      log: () => undefined,
-    })
+    const { deliveries, pause } = await pausable(own, 'now')
     for (const wasPaused of [false, true]) {
-      const transfer = signTransfer(own.network)
-      const terms = { receivedAt: Date.now(), isKeySigned: true }
-      const asked = { transfer, purpose: purposeOf(), ...terms }
-      const outcome = await fixture.settlement.settle(asked, 120_000)
-      if (outcome.kind !== 'confirmed') throw new Error(outcome.kind)
+      const { outcome, found, ...made } = await paid(own)
       const buyer = new AbortController()
       let isAnswered = false
       const request = {
-        method: 'GET',
-        resource: 'http://localhost/m/weather/forecast',
-        search: '',
-        requestId: 'request',
+        ...made.request,
         signal: buyer.signal,
         fulfil: async () => {
           const wake = () => {
-            if (wasPaused) pausedMs += 10_000
+            if (wasPaused) pause.ms += 10_000
             // As the server does: it notices a closed connection when it reads the socket, and not
             // after the answer.
             setImmediate(() => setImmediate(() => isAnswered || buyer.abort()))
@@ -60,7 +72,6 @@ test.each(kinds)(
         else await read.catch(() => undefined)
       }
       isAnswered = true
-      const found = () => fixture.settlement.find(transfer)
       await until(async () => (await found())?.delivery !== 'delivering')
       expect((await found())?.delivery).toBe(wasPaused ? 'none' : 'delivered')
     }
@@ -70,33 +81,16 @@ test.each(kinds)(
 
 test('after a pause behind an answer the buyer may present its credential again', async () => {
   await using own = await ownSettlement()
-  const { fixture } = own
-  let pausedMs = 0
-  const deliveries = createPaidDeliveries({
-    settlement: fixture.settlement,
-    answers: await createAnswerStore(fixture.ledger.answers),
-    challengeSecrets: [new Uint8Array(32)],
-    receipts: createReceipts(Crypto.bytes(account(9).privateKey), Date.now),
-    now: Date.now,
-    monotonic: () => performance.now() + pausedMs,
-    log: () => undefined,
-  })
+  const { deliveries, pause } = await pausable(own, 'monotonic')
   const answered = { delivered: true as const, status: 200, headers: new Headers() }
   const failed = { delivered: false, code: 'upstream-failed', upstreamStatus: 500 } as const
   for (const kind of ['whole', 'in a message', 'failed']) {
     const isFailed = kind === 'failed'
     for (const wasPaused of [false, true]) {
-      const transfer = signTransfer(own.network)
-      const terms = { receivedAt: Date.now(), isKeySigned: true }
-      const asked = { transfer, purpose: purposeOf(), ...terms }
-      const outcome = await fixture.settlement.settle(asked, 120_000)
-      if (outcome.kind !== 'confirmed') throw new Error(outcome.kind)
+      const { outcome, found, ...made } = await paid(own)
       const taken = Promise.withResolvers<boolean>()
       const request = {
-        method: 'GET',
-        resource: 'http://localhost/m/weather/forecast',
-        search: '',
-        requestId: 'request',
+        ...made.request,
         // The connection ends after the answer went out, which the server does not report.
         signal: new AbortController().signal,
         ...(kind === 'in a message' && {
@@ -110,8 +104,7 @@ test('after a pause behind an answer the buyer may present its credential again'
       await deliveries.deliver(request, outcome, 'x402', () => undefined).catch(() => undefined)
       taken.resolve(true)
       await taken.promise
-      if (wasPaused) pausedMs += 10_000
-      const found = () => fixture.settlement.find(transfer)
+      if (wasPaused) pause.ms += 10_000
       await until(async () => (await found())?.delivery !== 'delivering')
       const payment = await found()
       if (payment === undefined) throw new Error('no payment')

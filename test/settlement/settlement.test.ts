@@ -158,6 +158,16 @@ describe('a payment', () => {
     })
   })
 
+  test('attack: an x402 credential that the chain publishes whole joins no payment', async () => {
+    const transfer = signTransfer(network)
+    const published = { credentialHash: undefined }
+    expect((await fixture.pay(transfer, published)).kind).toBe('confirmed')
+    expect(await fixture.pay(transfer, published)).toMatchObject({
+      kind: 'refused',
+      reason: 'invalid_exact_evm_nonce_already_used',
+    })
+  })
+
   test('a claim is exclusive until it is released', () => {
     const transfer = signTransfer(network)
     const claims: Claims = new Map()

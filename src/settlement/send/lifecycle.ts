@@ -332,7 +332,9 @@ export async function joinKnown(
     merchant === purpose.merchant &&
     route === purpose.route &&
     fingerprint === purpose.fingerprint &&
-    credentialHash === purpose.credentialHash
+    credentialHash === purpose.credentialHash &&
+    // Without a hash the chain publishes all of an x402 credential: its bytes join nothing.
+    (credentialHash !== undefined || purpose.protocol === 'mpp')
   if (!isSame) return Refusals.refuseUsed(known.transfer)
   return resumePayment(context, known, { transfer: known.transfer, requestId, waitMs })
 }
