@@ -57,7 +57,7 @@ function run(path: string): void {
     process.kill(process.pid, signal)
   })
   if (!isNpx) return
-  // SIGTERM ends npx and its shell, which tells nobody: the program would stay.
+  // SIGTERM ends npx and its shell, which do not pass it on: the executable would go on.
   const parent = process.ppid
   const watch = setInterval(() => {
     if (process.ppid === parent) return

@@ -221,7 +221,7 @@ describe('a payment of version 1', () => {
     expect(shop.counts().payments).toBe(before)
   })
 
-  test('attack: without a key nobody continues it by what the chain publishes, its buyer neither', async () => {
+  test('attack: without a key nothing that the chain publishes continues it, not even for its buyer', async () => {
     const own = await signV1()
     await leave(own)
     await confirm()

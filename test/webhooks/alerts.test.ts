@@ -260,7 +260,7 @@ describe('the text', () => {
     ).toBe('Turnpike: The gas budget of the gateway on Base is spent')
   })
 
-  test('attack: a text of a node calls nobody, formats nothing and adds no line or header', async () => {
+  test('attack: a text of a node mentions no user, formats nothing and adds no line or header', async () => {
     for (const text of [slack, discord, telegram]) await sendTo(text, bodyOf(hostile))
     const [bySlack, byDiscord, byTelegram] = receiver.received.map(({ path, text }) => ({
       path,

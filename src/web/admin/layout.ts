@@ -137,7 +137,7 @@ export function sendAdminPage(
   }: { status?: number; headers?: Readonly<Record<string, string>> } = {},
 ): Response {
   const type = { 'content-type': 'text/html; charset=utf-8' }
-  // A header, because it needs no script. It ends, so that a screen that nobody watches signs out.
+  // A header needs no script. It ends, so that the session of a page that was left open ends.
   const refresh = page.live?.isOn === true ? { refresh: String(refreshSeconds) } : {}
   const all = { ...adminHeaders, ...type, ...refresh, ...headers }
   return new Response(layout(config, reader, page), { status, headers: all })

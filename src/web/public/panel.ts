@@ -17,7 +17,7 @@ type Purchase = {
   note?: string
   /** The least that can be paid, where an offer has no amount. */
   leastAtomic?: bigint
-  /** Who is paid, as a person would say it. */
+  /** Title of the merchant that is paid. */
   seller: string
   /** Why nothing can be paid now; '' where something can. A payment that is kept continues. */
   closed: string
