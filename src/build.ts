@@ -60,8 +60,6 @@ async function compile(options: Options): Promise<void> {
     '--splitting',
     // A start runs most code once. `app.ts#warmUp` and `main.ts` set the usual thresholds.
     '--compile-jit-policy=8',
-    // The bytecode of a start side by side, which takes 4 MB less memory (test/bench/order.ts).
-    `--bytecode-order=${join(import.meta.dir, 'start.order')}`,
     // Without these flags the executable loads what it finds in its current directory.
     '--no-compile-autoload-dotenv',
     '--no-compile-autoload-bunfig',
