@@ -7,6 +7,7 @@ import * as Receipt from '../../protocol/Receipt'
 import { readAnswerText } from './body'
 import * as Charge from './Charge'
 import type { Credential } from './Credential'
+import * as SignIn from './SignIn'
 import * as Terms from './Terms'
 
 /** Results of a purchase, for the user of `turnpike pay`. */
@@ -49,6 +50,13 @@ export async function finishPurchase(
   }
   say(`answer     ${status} ${oneLine(type)}`.trimEnd())
   if (response.headers.has('idempotency-replayed')) say('           a replay of the stored answer')
+  const entitlement = response.headers.get('payment-entitlement')
+  if (entitlement !== null) say(`cost       nothing: ${SignIn.describe(entitlement)}`)
+  const token = response.headers.get('payment-redeem')
+  if (token !== null) {
+    say('again      the same answer costs nothing more, by a sign-in or by its token:')
+    say(`  ${redemptionOf(purchase, token)}`)
+  }
   if (credential?.transfer.upto) return finishByUse(response, purchase, credential)
   const genuine = encoded === undefined || (await checkReceipt(encoded, purchase, credential))
   if (credential !== undefined && encoded === undefined) say('receipt    none')
@@ -158,7 +166,7 @@ async function checkCharge(
 }
 
 /** Members of a problem document, or of any other error body. */
-export async function problemOf(response: Response) {
+export async function problemOf(response: Pick<Response, 'body' | 'status'>) {
   const text = await readAnswerText(response)
   const json = Terms.readable(() => Json.parse(text)) ?? {}
   const transaction = Json.member(json, 'transaction')
@@ -200,12 +208,7 @@ function explain(
     say('You have paid and were not served, and no attempt is left: contact the operator.')
   } else if (redeem !== undefined) {
     say(`You have paid and were not served. Ask again for free until ${redeem.until}:`)
-    // With the equals sign a value may begin with a hyphen, as one token in 64 does.
-    const method = purchase.method === 'GET' ? '' : ` --method ${purchase.method}`
-    const body = purchase.body === undefined ? '' : ` --body=${quote(purchase.body)}`
-    say(
-      `  turnpike pay ${quote(purchase.url.href)}${method}${body} --redeem=${quote(redeem.token)}`,
-    )
+    say(`  ${redemptionOf(purchase, redeem.token)}`)
   } else if (credential !== undefined && (status === 503 || status === 409)) {
     say('The payment may still settle: look at the transaction before you pay again.')
   } else if (
@@ -216,6 +219,17 @@ function explain(
   ) {
     say('The wallet has not approved Permit2; --transfer eip3009 needs no approval.')
   }
+}
+
+/** The command that asks again with a token. */
+function redemptionOf({ url, method, body }: BuyRequest, token: string): string {
+  // With the equals sign a value may begin with a hyphen, as one token in 64 does.
+  const options = [
+    ...(method === 'GET' ? [] : [`--method ${method}`]),
+    ...(body === undefined ? [] : [`--body=${quote(body)}`]),
+    `--redeem=${quote(token)}`,
+  ]
+  return ['turnpike pay', quote(url.href), ...options].join(' ')
 }
 
 /** Prints a receipt. False when it is signed and the signature or its content is wrong. */

@@ -8,6 +8,7 @@ import { question } from '../terminal'
 import { approve, signPermit, type Wallet } from './allowance'
 import { readAnswerText } from './body'
 import * as Credential from './Credential'
+import { useEntitlement } from './entitlement'
 import { chooseFunded } from './funds'
 import { isAmount, readKey, readWays } from './key'
 import { type BuyRequest, finishPurchase, oneLine, problemOf, say } from './outcome'
@@ -70,6 +71,9 @@ function parse(options: Options): BuyRequest {
     throw new PayError('--redeem asks again without paying, so it takes no --scheme.')
   if (options['dry-run'] && options.redeem !== undefined)
     throw new PayError('--redeem pays nothing, so it takes no --dry-run.')
+  const { 'sign-in-only': only, 'no-sign-in': never, 'dry-run': isRehearsal, redeem } = options
+  if (only && (never || isRehearsal || redeem !== undefined))
+    throw new PayError('--sign-in-only takes no --no-sign-in, --dry-run and --redeem.')
   if (transfer !== undefined && transfer !== 'eip3009' && transfer !== 'permit2')
     throw new PayError('--transfer is eip3009 or permit2.')
   const method = (options.method ?? (body === undefined ? 'GET' : 'POST')).toUpperCase()
@@ -91,7 +95,8 @@ async function buy(purchase: BuyRequest, options: Options): Promise<number> {
   // Without a key a rehearsal does not consider the balances of the wallet.
   const isKeyless = isRehearsal && key === undefined && readEnv(env)('PAY_KEY') === undefined
   const wallet = isKeyless ? undefined : { privateKey: keyOf(options), rpc, now: purchase.now }
-  const asked = await send(purchase, {})
+  let asked = await send(purchase, {})
+  if (!isRehearsal && wallet !== undefined) asked = await signIn(asked, purchase, wallet, options)
   if (asked.status !== 402) return finishPurchase(asked, purchase, undefined)
   const offered = await read(asked)
   const terms = await choose(offered, purchase, wallet)
@@ -116,6 +121,29 @@ async function buy(purchase: BuyRequest, options: Options): Promise<number> {
   }
   const paid = await payBy(fresh, purchase, wallet, permit)
   return finishPurchase(paid.response, purchase, paid.credential)
+}
+
+/**
+ * Signs in where the 402 offers it: the answer, or a 402 that can be paid. Throws a PayError when
+ * nothing may be paid.
+ */
+async function signIn(
+  asked: Response,
+  purchase: BuyRequest,
+  { privateKey }: Wallet,
+  options: Options,
+): Promise<Response> {
+  const { url, wanted } = purchase
+  if (asked.status !== 402 || options['no-sign-in']) return asked
+  const used = await useEntitlement(asked, {
+    ...{ url, privateKey, network: wanted.network },
+    send: (headers) => send(purchase, headers),
+  })
+  if (used.kind === 'answered') return used.response
+  if (options['sign-in-only'])
+    throw new PayError(`Nothing was paid: ${used.why ?? 'the 402 offers no sign-in'}.`)
+  if (used.why !== undefined) say(`sign-in    nothing to use: ${used.why}`)
+  return used.response
 }
 
 /** Shows what would be paid. */
