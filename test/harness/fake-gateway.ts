@@ -18,10 +18,14 @@ export const offer = (amount: string, more: object = {}) => ({
 })
 
 /** The result that asks for a payment; `problem`: why it refuses one. */
-export const offers = (accepts: readonly object[], problem: object = {}) => ({
+export const offers = (
+  accepts: readonly object[],
+  problem: object = {},
+  resource: object = {},
+) => ({
   isError: true,
   content: [{ type: 'text', text: 'Payment required' }],
-  structuredContent: { x402Version: 2, error: 'Payment required', resource: {}, accepts },
+  structuredContent: { x402Version: 2, error: 'Payment required', resource, accepts },
   _meta: { 'org.paymentauth/payment-required': { problem } },
 })
 
@@ -50,6 +54,8 @@ export type Fake = {
   url: string
   messages: Message[]
   answer: Answering
+  /** Answers a request that is not for the endpoint. */
+  http: (request: Request) => Response | Promise<Response>
   /** Payments as they arrived. */
   payments(): Sent[]
   stop(): Promise<void>
@@ -58,7 +64,7 @@ export type Fake = {
 export function startFake(answer: Answering): Fake {
   const messages: Message[] = []
   const serve = async (request: Request): Promise<Response> => {
-    if (!request.url.endsWith('/mcp')) return new Response('not found', { status: 404 })
+    if (!request.url.endsWith('/mcp')) return fake.http(request)
     const message = (await request.json()) as Message
     messages.push(message)
     const answered = fake.answer(message, message.params._meta !== undefined)
@@ -75,6 +81,7 @@ export function startFake(answer: Answering): Fake {
     url: `http://127.0.0.1:${server.port}`,
     messages,
     answer,
+    http: () => new Response('not found', { status: 404 }),
     payments: () =>
       messages.flatMap(({ params }) => {
         const payment = params._meta?.['x402/payment']

@@ -1,3 +1,4 @@
+import { entitlementsKey } from '../../gateway/mcp/Payment'
 import * as Amount from '../../protocol/Amount'
 import * as Json from '../../protocol/Json'
 import { child } from './Answer'
@@ -17,6 +18,8 @@ export type Listed = {
   tool: Tool
   /** The most that one call costs as listed, in millionths of a dollar; undefined: not named. */
   priceMicros: bigint | undefined
+  /** Whether a wallet may have a call without a payment, by a sign-in over HTTP. */
+  isEntitled: boolean
   /** Bytes of the tool in a message, about. */
   size: number
 }
@@ -48,7 +51,9 @@ export function read(entry: Json.Json): Listed | undefined {
     // Every call moves money, whatever the gateway says.
     annotations: { readOnlyHint: false, destructiveHint: false, openWorldHint: true },
   }
-  return { tool, priceMicros: priceOf(entry), size: JSON.stringify(tool).length }
+  const entitlements = Json.member(child(entry, '_meta'), entitlementsKey)
+  const isEntitled = Json.isObject(entitlements)
+  return { tool, priceMicros: priceOf(entry), isEntitled, size: JSON.stringify(tool).length }
 }
 
 /** What a name looks like to a person or a model: equal for names that are easily confused. */

@@ -3,6 +3,7 @@ import { dayMs } from '../../protocol/Time'
 import type { Short } from '../buy/funds'
 import * as Terms from '../buy/Terms'
 import type { Problem } from './Answer'
+import type { Tool } from './Listing'
 import type { Stored } from './spending'
 import * as Text from './Text'
 
@@ -177,6 +178,16 @@ export function cost(
   )
 }
 
+/** The last sentence of an answer that the wallet has without a payment. `entitlement`: how. */
+export function covered(entitlement: string): string {
+  return `[turnpike] Nothing was paid: ${entitlement}.`
+}
+
+/** `title`: what the tool sells, in the words of the gateway. */
+export function passSold({ name, title = '' }: Tool): string {
+  return ` For many calls the tool ${name} sells ${Text.quote(title)}: buy it only if the user wants it.`
+}
+
 const same =
   'Call the same tool with the same arguments: it presents the same payment, and pays nothing more.'
 
@@ -184,7 +195,11 @@ function signed(payment: Stored): string {
   return `A payment of ${payment.amount} on ${payment.network} is signed, valid until ${validUntil(payment)}.`
 }
 
-function said({ code, detail, reason }: Problem): string {
+export function said({
+  code,
+  detail,
+  reason,
+}: Pick<Problem, 'code' | 'detail' | 'reason'>): string {
   const because = reason === '' ? '' : `, ${reason}`
   return `The gateway says ${Text.quote(`${code}${because}: ${detail}`)}.`
 }

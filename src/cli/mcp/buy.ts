@@ -8,6 +8,7 @@ import { chooseFunded } from '../buy/funds'
 import * as Terms from '../buy/Terms'
 import * as Answer from './Answer'
 import type { Catalogue } from './catalogue'
+import { createEntitlements, type Entitlements } from './entitlements'
 import { findFates } from './evidence'
 import { type GatewayClient, GatewayError } from './gateway'
 import type { Tool } from './Listing'
@@ -51,7 +52,7 @@ export type BuyerOptions = {
   now: () => number
 }
 
-type Context = BuyerOptions & { reconcile: () => Promise<void> }
+type Context = BuyerOptions & { reconcile: () => Promise<void>; entitlements: Entitlements }
 
 export function createBuyer(options: BuyerOptions) {
   const { spending, rpc } = options
@@ -63,7 +64,8 @@ export function createBuyer(options: BuyerOptions) {
     })
     return reconciling
   }
-  const context: Context = { ...options, reconcile }
+  const entitlements = createEntitlements(options)
+  const context: Context = { ...options, reconcile, entitlements }
   return {
     /** Lowers what counts today by what the chain proves. */
     reconcile,
@@ -71,7 +73,7 @@ export function createBuyer(options: BuyerOptions) {
     async call(wanted: Wanted, signal: AbortSignal): Promise<CallResult> {
       if (wanted.name === budgetTool.name) {
         await reconcile()
-        return describeBudget(options)
+        return describeBudget(options, entitlements.describe())
       }
       const id = callIdOf(options, wanted.name, Json.canonicalize(wanted.args))
       try {
@@ -127,7 +129,12 @@ async function call(
     if (!(error instanceof GatewayError)) throw error
     return refusal(Sentences.unreachable(error.message))
   }
-  if (answer.kind === 'offers') return buy(context, wanted, { id, answer, signal })
+  if (answer.kind === 'offers') {
+    const { required, invalidParams } = answer
+    const isValid = invalidParams === ''
+    const used = isValid && (await context.entitlements.use(id, { ...wanted, required, signal }))
+    return used || buy(context, wanted, { id, answer, signal })
+  }
   return withNote(answer.result, '[turnpike] Nothing was paid.')
 }
 
@@ -351,16 +358,19 @@ function isExpired({ now }: Context, { validBefore }: Stored): boolean {
 }
 
 function delivered(
-  { spending, limits, now }: Context,
+  { spending, limits, now, entitlements, catalogue }: Context,
   payment: Stored,
   answer: { result: Json.JsonObject; settled?: Json.JsonObject | undefined },
 ): CallResult {
   const { result, settled } = answer
+  entitlements.noteBought(payment.tool, payment.call)
   const transaction = Answer.transactionOf(settled)
   spending.update(payment.id, { state: 'delivered', transaction })
   const { spentMicros } = spending.today()
   const paid = paidOf(payment, settled)
-  return withNote(result, Sentences.cost(paid, transaction, { spentMicros, limits, now: now() }))
+  const pass = catalogue.passOf(payment.tool)
+  const cost = Sentences.cost(paid, transaction, { spentMicros, limits, now: now() })
+  return withNote(result, cost + (pass === undefined ? '' : Sentences.passSold(pass)))
 }
 
 /** A result of the gateway with a last sentence of ours. */
@@ -408,6 +418,7 @@ const unfinishedMax = 10
 /** What the wallet has spent and may spend. */
 export function describeBudget(
   buyer: Pick<BuyerOptions, 'spending' | 'limits' | 'payer' | 'now'> & GatewayWallet,
+  entitlements: readonly string[] = [],
 ): CallResult {
   const { spending, limits, payer, gateway, now } = buyer
   const { spentMicros, payments } = spending.today()
@@ -421,6 +432,7 @@ export function describeBudget(
     `Today: ${Sentences.dollars(spentMicros)} USD in ${payments} payments, ` +
       `${Sentences.dollars(left > 0n ? left : 0n)} USD left. Resets at ${Sentences.resetOf(now())}.`,
     ...unfinished.map(describeUnfinished),
+    ...entitlements,
   ]
   return { content: [Answer.note(lines.join('\n'))] }
 }

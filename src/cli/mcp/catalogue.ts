@@ -8,6 +8,9 @@ export type Catalogue = ReturnType<typeof createCatalogue>
 
 const pagesMax = 64
 
+/** The gateway sells the pass of a route at its path with `/pass`. */
+const passSuffix = '-pass'
+
 /** `own`: names of tools that the gateway must not replace. */
 export function createCatalogue(
   gateway: GatewayClient,
@@ -16,14 +19,18 @@ export function createCatalogue(
   warn: (message: string) => void,
 ) {
   const prices = new Map<string, bigint>()
+  const entitled = new Set<string>()
   let last: Listing.Tool[] | undefined
   return {
     /** Lists them now; the last list when the gateway does not answer. Throws a GatewayError. */
     async list(signal: AbortSignal): Promise<Listing.Tool[]> {
       try {
         const listed = await readAll(gateway, own, signal, warn)
-        for (const { tool, priceMicros } of listed)
+        entitled.clear()
+        for (const { tool, priceMicros, isEntitled } of listed) {
           if (priceMicros !== undefined) prices.set(tool.name, priceMicros)
+          if (isEntitled) entitled.add(tool.name)
+        }
         last = listed.map((each) => Listing.withLimit(each, limits))
       } catch (error) {
         if (!(error instanceof GatewayError) || last === undefined) throw error
@@ -33,6 +40,14 @@ export function createCatalogue(
     },
     /** Listed price of a tool, in millionths of a dollar; undefined while it is not known. */
     priceOf: (name: string) => prices.get(name),
+    /** Whether a wallet may have a call of a tool without a payment. */
+    isEntitled: (name: string) => entitled.has(name),
+    /** The tool that sells a pass for the calls of another one. */
+    passOf: (name: string) =>
+      entitled.has(name) ? last?.find((tool) => tool.name === `${name}${passSuffix}`) : undefined,
+    /** Whether a tool sells a pass. */
+    isPass: (name: string) =>
+      name.endsWith(passSuffix) && entitled.has(name.slice(0, -passSuffix.length)),
     /** Notes a price that the model was told. */
     notePrice: (name: string, micros: bigint) => void prices.set(name, micros),
   }

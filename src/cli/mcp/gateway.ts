@@ -39,6 +39,8 @@ export function createGatewayClient({ url, requestMs }: { url: URL; requestMs: n
   return {
     /** Origin of the endpoint; payments are signed for offers from here only. */
     origin: url.origin,
+    /** Fires when a request that begins now takes too long. */
+    late: () => AbortSignal.timeout(requestMs),
     /** The result of a method. Throws a GatewayError. */
     async request(
       method: string,

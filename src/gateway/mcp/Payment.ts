@@ -18,6 +18,7 @@ export const redeemKey = 'turnpike/redeem'
 export const idempotencyKey = 'turnpike/idempotency-key'
 export const replayedKey = 'turnpike/idempotency-replayed'
 export const truncatedKey = 'turnpike/truncated'
+export const entitlementsKey = 'turnpike/x-entitlements'
 
 /** How a call pays. */
 export type Kind = 'none' | 'mpp' | 'x402' | 'redeem'

@@ -160,7 +160,7 @@ const playable = /^(image|audio)\/[\w.+-]+/i
  * A response's body as the content of a tool result. Binary data is base64. `reserve` reserves
  * memory for what is decompressed. Without memory the body stays compressed.
  */
-async function readContent(
+export async function readContent(
   response: Response,
   url: string,
   reserve: Envelope['reserve'],
