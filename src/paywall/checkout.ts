@@ -518,6 +518,15 @@ export async function redeem<S extends Sale>(
       'invalid-redeem-token',
       'Payment-Redeem is not a token of this service: send redeem.token of the failed answer.',
     )
+  return continuePayment(shop, sale, payment)
+}
+
+/** Continues a payment for its buyer. Throws ProblemError. */
+export async function continuePayment<S extends Sale>(
+  shop: Shop<S>,
+  sale: S,
+  payment: Payment,
+): Promise<Response> {
   const { transfer, purpose } = payment
   const claim = claimNow(shop, transfer)
   try {
@@ -530,10 +539,15 @@ export async function redeem<S extends Sale>(
     return await proceed(shop, checkout, current)
   } catch (error) {
     claim.release()
-    if (!(error instanceof Problem.ProblemError) || error.status !== 402) throw error
     // A payment that was pending did not arrive: the buyer needs fresh offers.
-    return refuse(shop, sale, undefined, error)
+    return refuseUnpaid(shop, sale, error)
   }
+}
+
+/** Fresh offers for a request that presents no money, where its problem is a 402. Throws others. */
+export function refuseUnpaid<S extends Sale>(shop: Shop<S>, sale: S, error: unknown): Response {
+  if (!(error instanceof Problem.ProblemError) || error.status !== 402) throw error
+  return refuse(shop, sale, undefined, error)
 }
 
 /**
@@ -638,10 +652,10 @@ export function assertContinues(
 /** The money that requests of this process have claimed, by its key. */
 export type Claims = Map<string, RequestClaim>
 
-type RequestClaim = ReturnType<typeof createClaim>
+export type RequestClaim = ReturnType<typeof createClaim>
 
 /** The claim of one request while it pays: its money, and what is released with it. */
-function createClaim(waiting?: object) {
+export function createClaim(waiting?: object) {
   let frees: (() => void)[] | undefined = []
   return {
     /** The product whose other requests wait for the release; undefined where they are refused. */

@@ -5,11 +5,12 @@ import * as Receipt from '../chain/receipt'
 import * as Transaction from '../chain/transaction'
 import type { Fault } from '../protocol/Problem'
 import type { Transfer } from '../protocol/Transfer'
+import { createSemaphore } from '../settlement/read/holdings'
 import type { ApprovalRefusal, ApprovalSponsor } from '../settlement/sponsorship'
 import type { Meter } from '../settlement/state/metrics'
 import * as Approve from './Approve'
 import { approvalLimits, approvesMissingMax, createClients } from './clients'
-import { createSemaphore, estimateApprove, idle, readHolder } from './facts'
+import { estimateApprove, idle, readHolder } from './facts'
 import * as Grant from './Grant'
 import {
   roomOf,

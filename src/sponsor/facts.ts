@@ -4,8 +4,8 @@ import * as Multicall from '../chain/multicall'
 import { findMissing } from '../chain/multicall'
 import { isHex } from '../chain/receipt'
 import * as Token from '../chain/token'
-import * as Abi from '../protocol/Abi'
 import * as Permit from '../protocol/Permit'
+import { balanceAt, uintOf } from '../settlement/read/holdings'
 import type * as Grant from './Grant'
 import type { Sponsored, SponsorSettlement } from './ledger'
 
@@ -60,23 +60,6 @@ export async function readHolder(
     baseFeeWei: baseFeeWei || settlement.fees(id).baseFeeWei,
     blockNumber,
   }
-}
-
-async function balanceAt(
-  settlement: SponsorSettlement,
-  { id, asset }: Sponsored,
-  address: Address,
-  block: bigint,
-): Promise<bigint> {
-  const call = Token.balanceOf(asset.address, address)
-  try {
-    const answer = await settlement.rpc(id, 'eth_call', [call, `0x${block.toString(16)}`])
-    const balance = isHex(answer) ? Abi.uintAt(answer.slice(2)) : undefined
-    if (balance !== undefined) return balance
-  } catch (error) {
-    if (!(error instanceof RpcError)) throw error
-  }
-  throw new RpcFault(`no node has the state of block ${block}`)
 }
 
 /**
@@ -147,38 +130,4 @@ export async function idle(
   return addresses.filter(
     (address, index) => (uintOf(results[index]) ?? 0n) === 0n || !isPlain(address),
   )
-}
-
-function uintOf(data: Hex | undefined): bigint | undefined {
-  return data === undefined ? undefined : Abi.uintAt(data.slice(2))
-}
-
-/**
- * Limits the concurrent reads of the chain. Sponsoring shares the node with payments, which must
- * not wait for many free requests.
- */
-type Semaphore = {
-  /** Runs the work when a slot is free; undefined when too many wait already. Rejects with it. */
-  run<T>(work: () => Promise<T>): Promise<T> | undefined
-}
-
-/** `max` run at once, `waitingMax` wait, oldest first. */
-export function createSemaphore(max: number, waitingMax: number): Semaphore {
-  const waiting: (() => void)[] = []
-  let running = 0
-  async function wait<T>(work: () => Promise<T>): Promise<T> {
-    if (running >= max) await new Promise<void>((resolve) => waiting.push(resolve))
-    // Work that ends passes its slot on, so that no other work takes it in between.
-    else running++
-    try {
-      return await work()
-    } finally {
-      const next = waiting.shift()
-      if (next) next()
-      else running--
-    }
-  }
-  return {
-    run: (work) => (running >= max && waiting.length >= waitingMax ? undefined : wait(work)),
-  }
 }

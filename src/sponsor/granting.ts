@@ -13,9 +13,10 @@ import * as Permit from '../protocol/Permit'
 import * as Problem from '../protocol/Problem'
 import * as Schema from '../protocol/Schema'
 import { dayMs } from '../protocol/Time'
+import { createSemaphore } from '../settlement/read/holdings'
 import type { Meter } from '../settlement/state/metrics'
 import { createClients, networkOf } from './clients'
-import { approveCall, createSemaphore, estimateApprove, idle, readHolder, tipOf } from './facts'
+import { approveCall, estimateApprove, idle, readHolder, tipOf } from './facts'
 import * as Grant from './Grant'
 import {
   type Funded,

@@ -206,11 +206,11 @@ function note(
 
 /**
  * Redemptions are free. If they counted, one payment for a request that breaks the upstream would
- * count several times. By `upto` a failed answer costs nothing, so three wallets could stop the
- * sales to others at will. Failures that no request can cause always count.
+ * count several times. By `upto`, and for a use of an entitlement, a failed answer costs nothing, so
+ * three wallets could stop the sales to others at will. Failures that no request can cause always count.
  */
-function mayCount({ attempts, transfer }: Attempt, kind: Failure['kind']): boolean {
-  return attempts === 1 && (kind === 'connect' || transfer.upto === undefined)
+function mayCount({ attempts, transfer, isFree }: Attempt, kind: Failure['kind']): boolean {
+  return attempts === 1 && (kind === 'connect' || !(isFree || transfer.upto !== undefined))
 }
 
 /** Key under which failures are counted; undefined when the route cannot be served at all. */

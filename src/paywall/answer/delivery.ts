@@ -1,3 +1,4 @@
+import type { Address } from 'viem'
 import type { Charge } from '../../../db/Authorization'
 import type { Payment, Protocol } from '../../../db/Payment'
 import type { WriteEvent } from '../../log'
@@ -20,6 +21,7 @@ import { createPulse, observed, type Reach } from './stream'
 import { createTransferRates, type TransferRateMin } from './transfer-rate'
 import {
   brokenOff,
+  continuationTokens,
   createRedeeming,
   gone,
   isExhausted,
@@ -33,8 +35,11 @@ import {
  */
 type Fulfilment = (payment: Attempt) => Promise<Fulfilled>
 
-/** The payment, or the authorization, that an answer is made for. */
-export type Attempt = Pick<Payment, 'id' | 'transfer' | 'attempts'> & {
+/** The payment, the authorization, or the use that an answer is made for. */
+export type Attempt = Pick<Payment, 'id' | 'attempts'> & {
+  transfer: Pick<Payment['transfer'], 'payer' | 'upto'>
+  /** Nothing was paid for it. */
+  isFree?: boolean
   /** Ends the attempt until its answer begins; it does not end a stream that is passed on. */
   signal?: AbortSignal
 }
@@ -73,6 +78,8 @@ export type DeliveryRequest = {
   envelope?: Envelope | undefined
   /** For an answer that is charged by its use: its units and ceiling, for the receipt. */
   usage?: Usage | undefined
+  /** Whether its buyer may fetch a paid answer again: then the answer has the token for that. */
+  isAgain?: boolean | undefined
   /** Keeps the bytes of an answer that its buyer has not got, without a receipt. Never rejects. */
   keepLost?: ((answer: Answer) => Promise<unknown>) | undefined
   fulfil: Fulfilment
@@ -101,16 +108,35 @@ export type Deliveries = ReturnType<typeof createPaidDeliveries>
 
 type Context = DeliveryOptions & ReturnType<typeof createState>
 
-/** One running delivery. */
-type Delivery = {
+/** One running delivery. What it is of decides what is recorded, and which headers are added. */
+export type Delivery = {
   request: DeliveryRequest
-  /** The payment with the running attempt, and the end of the redemption time. */
-  payment: Payment
-  protocol: Protocol
+  attempt: Attempt
+  /** Headers that the answer gets when it is sent. */
+  headers: () => Headings
+  /**
+   * Writes how much of an answer its buyer got, and resolves with it; `decide` is called at the write,
+   * after this turn of the event loop. Never rejects.
+   */
+  record: (status: number, decide: () => Reach) => Promise<Reach>
+  /** Ends a delivery whose buyer got nothing. Throws ProblemError when it is with another gateway. */
+  end: () => Promise<void>
+  /** Ends a delivery whose maker failed. Throws its problem. */
+  refuse: (undelivered: Undelivered) => Promise<never>
+  /** Stores a whole answer; undefined when nothing is to be stored. */
+  keep: (made: Made) => Keep
   /** A whole answer, for the buyer that gets nothing of it. */
   lost?: Answer
   /** Called when the delivery state is final. */
   release: () => void
+}
+
+/** A running delivery of a payment. */
+type Paid = {
+  request: DeliveryRequest
+  /** The payment with the running attempt, and the end of the redemption time. */
+  payment: Payment
+  protocol: Protocol
 }
 
 function createState(options: DeliveryOptions) {
@@ -131,7 +157,7 @@ function createState(options: DeliveryOptions) {
 
 export function createPaidDeliveries(options: DeliveryOptions) {
   const context: Context = { ...options, ...createState(options) }
-  const { settlement, receipts, remainders, answering, recording, rates, pulse } = context
+  const { settlement, remainders, answering, recording, rates, pulse } = context
   return {
     /**
      * Forwards a confirmed, undelivered payment and answers. Calls `release` when the delivery state
@@ -145,15 +171,18 @@ export function createPaidDeliveries(options: DeliveryOptions) {
       release: () => void,
     ): Promise<Response> {
       const payment = await begin(context, request, outcome)
-      return deliver(context, { request, payment, protocol, release })
+      return deliver(context, { ...ofPayment(context, { request, payment, protocol }), release })
     },
+    /** Makes an answer and hands it over, like that of a payment. Throws ProblemError. */
+    handOver: (delivery: Delivery): Promise<Response> => deliver(context, delivery),
     /** The stored answer of an idempotency key, marked as a replay. */
-    replay(answer: Answer, payment: Payment, request: { protocol: Protocol; search: string }) {
-      const headers = new Headers(answer.headers)
-      headers.set('idempotency-replayed', 'true')
-      setAll(headers, receipts.headersOf(payment, request))
+    replay(answer: Answer, payment: Payment, request: Receipted) {
+      const headers = replayed(answer)
+      setAll(headers, headingsOf(context, payment, request))
       return new Response(answer.body, { status: answer.status, headers })
     },
+    /** The headers of an answer to a payment: its receipt, and the token that fetches it again. */
+    headingsOf: (payment: Payment, request: Receipted) => headingsOf(context, payment, request),
     /** Whether a failed delivery of the payment was answered with the token that redeems it. */
     async wasAnswered({ id, answered }: Payment): Promise<boolean> {
       if (answered || answering.has(id)) return true
@@ -204,17 +233,61 @@ async function begin(
   return { ...started, redeemUntil: redeeming.untilOf(started) }
 }
 
+function ofPayment(context: Context, paid: Paid): Omit<Delivery, 'release'> {
+  const { request, payment, protocol } = paid
+  const { search, usage, isAgain } = request
+  return {
+    request,
+    attempt: payment,
+    headers: () => headingsOf(context, payment, { protocol, search, usage, isAgain }),
+    record: (status, decide) => write(context, paid, status, decide),
+    end: () => endUndelivered(context, payment, undefined),
+    refuse: (undelivered) => refuse(context, paid, undelivered),
+    keep: (made) => keeper(context, paid, made),
+  }
+}
+
+type Receipted = Pick<DeliveryRequest, 'search' | 'usage' | 'isAgain'> & { protocol: Protocol }
+
+function headingsOf(
+  { receipts, challengeSecrets }: Context,
+  payment: Payment,
+  { isAgain, ...receipted }: Receipted,
+): Headings {
+  const [token = ''] = isAgain ? continuationTokens(challengeSecrets, payment.id) : []
+  const headings = receipts.headersOf(payment, receipted)
+  return isAgain ? { ...headings, 'payment-redeem': token } : headings
+}
+
+/** The headers of a stored answer, which mark it as a replay. */
+export function replayed({ headers }: Pick<Answer, 'headers'>): Headers {
+  const own = new Headers(headers)
+  own.set('idempotency-replayed', 'true')
+  return own
+}
+
+/**
+ * A request with an answer of its own. Only the members of a delivery are read: others of a sale
+ * parse its body.
+ */
+export function answeredBy(
+  { method, search, requestId, signal, envelope }: DeliveryRequest,
+  own: Pick<DeliveryRequest, 'usage' | 'keepLost' | 'fulfil'>,
+): DeliveryRequest {
+  return { method, search, requestId, signal, envelope, ...own }
+}
+
 async function deliver(context: Context, delivery: Delivery): Promise<Response> {
-  const { request, payment } = delivery
+  const { request, attempt } = delivery
   let made: Fulfilled
   try {
-    made = await request.fulfil(payment)
+    made = await request.fulfil(attempt)
     await context.pulse.afterPause()
   } catch (error) {
-    await endUndelivered(context, payment, undefined)
+    await delivery.end()
     throw error
   }
-  if (!made.delivered) return refuse(context, delivery, made)
+  if (!made.delivered) return delivery.refuse(made)
   const { status, headers, body } = made
   if (request.keepLost !== undefined && body instanceof Uint8Array)
     return hand(
@@ -227,11 +300,11 @@ async function deliver(context: Context, delivery: Delivery): Promise<Response> 
 
 /** Hands an answer over. */
 async function hand(context: Context, delivery: Delivery, made: Made): Promise<Response> {
-  const { request, payment } = delivery
+  const { request, attempt } = delivery
   const { status, headers, body, onEnd } = made
-  const keep = keeper(context, delivery, made)
+  const keep = delivery.keep(made)
   const storeRemainder: StoreRemainder = (reader, kept) =>
-    context.remainders.store(payment.transfer.payer, reader, kept)
+    context.remainders.store(attempt.transfer.payer, reader, kept)
   if (request.envelope !== undefined) {
     const options = { envelope: request.envelope, kept: createKept(keep), storeRemainder }
     return enclose(context, delivery, made, options)
@@ -244,11 +317,11 @@ async function hand(context: Context, delivery: Delivery, made: Made): Promise<R
     const reach = () => (isLost() ? 'nothing' : 'complete')
     // The answer is written in this turn of the event loop and recorded afterwards. A crash or a pause
     // in between can repeat an answer, and never lose a paid one.
-    return answer(context, delivery, { status, headers, body }, () =>
+    return answer(delivery, { status, headers, body }, () =>
       record(context, delivery, status, reach),
     )
   }
-  setAll(headers, receiptOf(context, delivery))
+  setAll(headers, delivery.headers())
   const passed = observed(body, request.signal, {
     record: (decide) => record(context, delivery, status, decide),
     finish: delivery.release,
@@ -275,28 +348,23 @@ async function enclose(
     await record(context, delivery, status, () => (whole.isStored ? 'complete' : 'nothing'))
     throw left()
   }
-  if (whole.kind === 'cut') return refuse(context, delivery, brokenOff(status))
+  if (whole.kind === 'cut') return delivery.refuse(brokenOff(status))
   const { bytes, isStored, truncated } = whole
   const reach = (isTaken: boolean): Reach => {
     if (isStored) return 'complete'
     if (!isTaken || signal.aborted) return 'nothing'
     return truncated ? 'truncated' : 'complete'
   }
-  return answer(context, delivery, { status, headers, body: bytes }, async () => {
+  return answer(delivery, { status, headers, body: bytes }, async () => {
     const isTaken = await taken
     const wasPaused = context.pulse.beforeNextTurn()
     await record(context, delivery, status, () => reach(isTaken && !wasPaused()))
   })
 }
 
-/** Sends a whole answer with its receipt. `ended` is called when the answer is complete. */
-function answer(
-  context: Context,
-  delivery: Delivery,
-  whole: Answer,
-  ended: () => Promise<void>,
-): Response {
-  setAll(whole.headers, receiptOf(context, delivery))
+/** Sends a whole answer with its headers. `ended` is called when the answer is complete. */
+function answer(delivery: Delivery, whole: Answer, ended: () => Promise<void>): Response {
+  setAll(whole.headers, delivery.headers())
   void ended().then(delivery.release)
   return respond(delivery.request, whole)
 }
@@ -310,33 +378,30 @@ function respond(
   return new Response(isBodiless ? null : body, { status, headers })
 }
 
-/** Receipt headers of an answer. */
-function receiptOf({ receipts }: Context, { request, payment, protocol }: Delivery) {
-  const { search, usage } = request
-  return receipts.headersOf(payment, { protocol, search, usage })
-}
-
 /** Records how much of an answer its buyer got; `decide` is called at the write. Never rejects. */
 function record(
-  context: Context,
+  { recording }: Context,
   delivery: Delivery,
   status: number,
   decide: () => Reach,
 ): Promise<void> {
-  const { recording } = context
-  const recorded = write(context, delivery, status, decide).finally(() =>
-    recording.delete(recorded),
-  )
+  const { request, lost } = delivery
+  const recorded = delivery
+    .record(status, decide)
+    .then(async (reach) => {
+      if (reach === 'nothing' && lost !== undefined) await request.keepLost?.(lost)
+    })
+    .finally(() => recording.delete(recorded))
   recording.add(recorded)
   return recorded
 }
 
 async function write(
   context: Context,
-  { request, payment, lost }: Delivery,
+  { request, payment }: Paid,
   status: number,
   decide: () => Reach,
-): Promise<void> {
+): Promise<Reach> {
   const { settlement, redeeming, log } = context
   const fields = { requestId: request.requestId, payment: payment.id, status }
   let outcome = decide()
@@ -352,7 +417,7 @@ async function write(
     // again.
     log('payment-delivery-unrecorded', { ...fields, error })
   }
-  if (outcome === 'nothing' && lost !== undefined) await request.keepLost?.(lost)
+  return outcome
 }
 
 /**
@@ -369,13 +434,18 @@ export function saleOf(
   const amount = `${Amount.toDecimal(amountAtomic, 6).replace(/\.?0+$/, '')} ${symbolOf?.(network) ?? 'USD'}`
   const seconds = (Math.max(0, now() - createdAt) / 1000).toFixed(1)
   const cut = outcome === 'truncated' ? '; the answer was cut' : ''
-  return `sold ${purpose.merchant} ${purpose.route || '/'} ${amount} from ${payer.slice(0, 6)}\u2026${payer.slice(-4)} in ${seconds} s${cut}`
+  return `sold ${purpose.merchant} ${purpose.route || '/'} ${amount} from ${short(payer)} in ${seconds} s${cut}`
+}
+
+/** An address for a line of the log that a person reads. */
+export function short(address: Address): string {
+  return `${address.slice(0, 6)}\u2026${address.slice(-4)}`
 }
 
 /** Throws the problem of a delivery that failed, with the token that redeems its payment. */
 async function refuse(
   context: Context,
-  { request, payment, protocol }: Delivery,
+  { request, payment, protocol }: Paid,
   undelivered: Undelivered,
 ): Promise<never> {
   const { redeeming, answering, pulse, onUndelivered, log } = context
@@ -401,7 +471,7 @@ async function refuse(
 }
 
 /** Stores the answer under the buyer's key, without a receipt, because a replay adds its own. */
-function keeper(context: Context, { request, payment }: Delivery, { status, headers }: Made): Keep {
+function keeper(context: Context, { request, payment }: Paid, { status, headers }: Made): Keep {
   if (payment.purpose.idempotencyKey === undefined) return undefined
   const own = new Headers(headers)
   return (body) => {
@@ -444,7 +514,9 @@ function markAnswered(
     .finally(() => answering.delete(id))
 }
 
-function setAll(headers: Headers, added: Readonly<Record<string, string>>): void {
+type Headings = Readonly<Record<string, string>>
+
+function setAll(headers: Headers, added: Headings): void {
   for (const [name, value] of Object.entries(added)) headers.set(name, value)
 }
 

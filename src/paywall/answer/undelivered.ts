@@ -45,8 +45,9 @@ export function receiptTokens(secrets: readonly Uint8Array[], paymentId: string)
 }
 
 /**
- * Tokens that continue a payment whose credential alone does not, before an answer has failed: one of
- * each secret. They contain the id, so that a pending payment needs no further write.
+ * Tokens that continue a payment whose credential alone does not, before an answer has failed, and that
+ * fetch an answer again where the route permits it: one of each secret. They contain the id, so that
+ * no further write is needed.
  */
 export function continuationTokens(secrets: readonly Uint8Array[], paymentId: string): string[] {
   return secrets.map((secret) => {

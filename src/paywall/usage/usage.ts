@@ -5,6 +5,7 @@ import * as Problem from '../../protocol/Problem'
 import * as Receipt from '../../protocol/Receipt'
 import { chargeMs } from '../../settlement/upto/ceilings'
 import {
+  answeredBy,
   type Cost,
   type Deliveries,
   type DeliveryOptions,
@@ -95,17 +96,6 @@ export function createUsageDeliveries(options: UsageOptions, deliveries: Deliver
       return settleWhole(context, delivery, made, buffered)
     },
   }
-}
-
-/**
- * A request with an answer of its own. Only the members of a delivery are read: others of a sale
- * parse its body.
- */
-function answeredBy(
-  { method, search, requestId, signal, envelope }: DeliveryRequest,
-  own: Pick<DeliveryRequest, 'usage' | 'keepLost' | 'fulfil'>,
-): DeliveryRequest {
-  return { method, search, requestId, signal, envelope, ...own }
 }
 
 /** What the answer of a payment by use has cost, for its receipt. */
