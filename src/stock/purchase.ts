@@ -21,12 +21,13 @@ import * as Amount from '../protocol/Amount'
 import type { Asset } from '../protocol/Asset'
 import * as Problem from '../protocol/Problem'
 import { dayMs, hourMs } from '../protocol/Time'
+import { transferGas } from '../settlement/read/own-transfer'
 import type { Desk } from './desk'
 import * as Instrument from './Instrument'
 import type { Market } from './market'
 import * as Orders from './Order'
 import * as Snapshot from './Snapshot'
-import { refundGas, swapGas } from './steps'
+import { swapGas } from './steps'
 
 /** A request to `POST /api/stock/buy`. */
 type OrderRequest = Pick<
@@ -361,7 +362,7 @@ async function assertQuota(parts: Parts, payer: Address): Promise<void> {
 /** Throws ProblemError, 503, for a desk that can neither swap nor refund. */
 async function assertReady({ settlement, orders, desk, network: { id } }: Parts): Promise<void> {
   // Nodes require the whole limit of a transaction in advance; open transactions use less.
-  const gas = swapGas + refundGas + BigInt(await orders.countOpen()) * usedGas
+  const gas = swapGas + transferGas + BigInt(await orders.countOpen()) * usedGas
   const neededWei = gas * settlement.fees(id).maxFeeWei
   const status = settlement.status().find((each) => each.network === id)
   const account = status?.relayers.find((each) => each.relayer === desk.address)

@@ -2,17 +2,15 @@ import type { Hex } from 'viem'
 import type { HeldReason, Order, RefundReason } from '../../db/Order'
 import type { OrderLedger, OrderMove } from '../../db/orders'
 import type { Payment } from '../../db/Payment'
-import { type Node, RpcError } from '../chain/client'
 import * as Creation from '../chain/creation'
-import * as Logs from '../chain/logs'
+import type * as Logs from '../chain/logs'
 import * as Receipt from '../chain/receipt'
-import * as Token from '../chain/token'
 import type { NetworkConfig, Stock, StockToken } from '../config/Config'
 import type { WriteEvent } from '../log'
-import * as Abi from '../protocol/Abi'
 import * as Address from '../protocol/Address'
 import * as Transfer from '../protocol/Transfer'
 import { disputesMax, type Observation } from '../settlement/read/cross-check'
+import { findUse, readSuccess, transferGas, transferSeconds } from '../settlement/read/own-transfer'
 import type { Job, JobEnd } from '../settlement/send/Job'
 import type { Settlement } from '../settlement/settlement'
 import type { Market } from './market'
@@ -389,9 +387,6 @@ async function notifyWritten(
   return 'again'
 }
 
-/** Blocks searched before a refund that paid nothing; nodes accept no larger range. */
-const searchedBlocks = 5_000n
-
 type Shown = Pick<Receipt.Receipt, 'logs'>
 
 /**
@@ -429,18 +424,13 @@ async function isRefundedBy(
   return Receipt.transfersOf(logs, terms).includes(order.totalAtomic)
 }
 
-/**
- * The logs of a successful transaction, as a node shows them now; none when it shows no such
- * receipt. The stored logs may come from a node that had not indexed it. Throws RpcFault or
- * RpcError.
- */
+/** The logs of a successful transaction, as a node shows them now. Throws RpcFault or RpcError. */
 async function askAgain(
   { settlement }: DeskContext,
   { network }: Order,
   hash: Hex,
 ): Promise<Shown> {
-  const receipt = Receipt.parse(await settlement.rpc(network, 'eth_getTransactionReceipt', [hash]))
-  return receipt?.hash === hash && receipt.success ? receipt : { logs: [] }
+  return (await readSuccess(settlement, network, hash)) ?? { logs: [] }
 }
 
 /**
@@ -482,38 +472,13 @@ async function isNews(context: DeskContext, order: Order): Promise<boolean> {
  * Throws RpcFault.
  */
 async function findRefund(context: DeskContext, order: Order): Promise<Hex | undefined> {
-  const { settlement } = context
-  const { asset } = context.network
+  const { settlement, logSpans } = context
+  const around = (await settlement.job(refundId(order)))?.blockNumber ?? 0n
   const { network } = order
-  const { desk } = settlement
-  const nonce = nonceOf(order)
-  const state = Token.authorizationState(asset.address, desk, nonce)
-  const [used] = (await settlement.read(network, [state])).results
-  if (used === undefined || Abi.uintAt(used.slice(2)) !== 1n) return undefined
-  const topics = [Receipt.authorizationUsedTopic, Receipt.addressTopic(desk), nonce]
-  const last = (await settlement.job(refundId(order)))?.blockNumber ?? 0n
-  const from = last < searchedBlocks ? 0n : last - searchedBlocks
-  const node: Node = {
-    host: network,
-    call: (method, params) => settlement.rpc(network, method, params),
-  }
-  // It came before ours, which then found the nonce used; or after ours, which failed otherwise.
-  for (const [range, first] of [
-    [{ from, to: last }, 'newest'],
-    [{ from: last + 1n, to: undefined }, 'oldest'],
-  ] as const) {
-    try {
-      const query = { address: asset.address, topics, range, first }
-      for await (const logs of Logs.search(node, context.logSpans, query)) {
-        for (const { transactionHash: hash } of logs)
-          if (await isRefundedBy(context, order, await askAgain(context, order, hash))) return hash
-      }
-    } catch (error) {
-      // The node refuses this range: an operator must decide.
-      if (!(error instanceof RpcError)) throw error
-    }
-  }
-  return undefined
+  const asset = context.network.asset.address
+  const use = { network, asset, account: settlement.desk, nonce: nonceOf(order), around }
+  const isIt = (receipt: Shown) => isRefundedBy(context, order, receipt)
+  return (await findUse(settlement, logSpans, use, isIt))?.hash
 }
 
 /** Whether a job is included and failed, or can never be included. */
@@ -552,13 +517,7 @@ function sum(amounts: readonly bigint[]): bigint {
 
 /** The swap reverts after this time, and then the money is refunded. */
 const swapSeconds = 120n
-/**
- * After this time a failed refund can no longer be sent, so an operator may safely pay by other
- * means. Far longer than low fees can delay a transaction.
- */
-const refundSeconds = 7n * 24n * 3600n
 export const swapGas = 1_600_000n
-export const refundGas = 400_000n
 
 /** The job of the swap: one transaction takes the money, pays the router and swaps, or reverts. */
 function swapOf(context: DeskContext, order: Order): Job {
@@ -586,12 +545,12 @@ function swapOf(context: DeskContext, order: Order): Job {
 /** Returns the whole payment to the payer of record. */
 function refundOf(context: DeskContext, order: Order): Job {
   const { payer: payee, totalAtomic: amountAtomic } = order
-  const validBefore = secondsOf(context) + refundSeconds
+  const validBefore = secondsOf(context) + transferSeconds
   return {
     ...jobOf(context, order),
     id: refundId(order),
     kind: 'refund',
-    gasLimit: refundGas,
+    gasLimit: transferGas,
     compose(sender) {
       const terms = termsOf(context, order, { payee, amountAtomic, validBefore })
       const signature = sender.sign(Transfer.digest(terms, context.network.asset))
