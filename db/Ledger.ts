@@ -2,11 +2,13 @@ import type { Address, Hex } from 'viem'
 import type * as Network from '../src/protocol/Network'
 import type { AdminLedger } from './admin'
 import type { AuthorizationLedger, CeilingRefusal } from './authorizations'
+import type { EntitlementLedger, NewEntitlement } from './Entitlement'
 import type { GrantLedger, NewGrant } from './GrantLedger'
 import type { LaneLedger } from './LaneLedger'
 import type { NewOrder, OrderLedger, OrderQuota, OrderRide } from './orders'
 import type { Payment } from './Payment'
 import type { JobReads, PaymentReads, TransactionReads } from './payment-reads'
+import type { RefundLedger } from './Refund'
 import type { SalesLedger } from './sales'
 import type { GasProduct, JobRow, PaymentRow, TransactionRow } from './schema'
 import type { WebhookLedger } from './webhooks'
@@ -32,6 +34,8 @@ export type Ledger = Readonly<{
   offers: OfferLedger
   orders: OrderLedger
   grants: GrantLedger
+  entitlements: EntitlementLedger
+  refunds: RefundLedger
   webhooks: WebhookLedger
   sales: SalesLedger
   admin: AdminLedger
@@ -65,6 +69,8 @@ export type Rows =
   | OrderRows
   /** The payment settles the authorization of its id, which goes from `metered` to `sent`. */
   | { settles: 'authorization' }
+  /** What the payer may have at a route once the payment is confirmed. */
+  | { entitles: NewEntitlement }
 
 export type OrderRows = {
   order: NewOrder
@@ -91,6 +97,8 @@ export type JobRider =
    */
   | { kind: 'order'; ride: OrderRide; confirmed?: string; withoutEffect?: readonly string[] }
   | { kind: 'grant'; grant: NewGrant }
+  /** The attempt after `attempts` of a refund, only while its payment is confirmed. */
+  | { kind: 'repay'; paymentId: string; attempts: number }
 
 /** Why the rows of a product were not written. Then the whole commit was rolled back. */
 export type RowsRefusal =
@@ -103,6 +111,8 @@ export type RowsRefusal =
   | 'grant-exists'
   | 'grants-spent'
   | 'grants-signed-only'
+  /** The refund is paid, another attempt is under way, or its payment was delivered after all. */
+  | 'refund-changed'
   /** Another authorization has the money of the payment, or its own is not `metered`. */
   | 'money-authorized'
   | CeilingRefusal
@@ -218,8 +228,8 @@ export type SettlingCommits = {
 /** The delivery state of payments. Changes at the same time share a commit. */
 export type DeliveryCommits = {
   /**
-   * Writes `delivering` and counts an attempt. Undefined when the payment may not be delivered, or when
-   * its count is not `attempts`: another process has used an attempt since the caller's read.
+   * Writes `delivering` and counts an attempt. Undefined when the payment may not be delivered or has a
+   * refund, or when its count is not `attempts`: another process has used one since the caller's read.
    */
   begin(id: string, attempts?: number): Promise<Payment | undefined>
   /** False when no delivery was started. A power loss may undo it for up to 100 ms. */

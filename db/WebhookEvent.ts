@@ -3,6 +3,7 @@ import { roomFor, type Tally } from './GrantBudget'
 import type { NewGrant } from './GrantLedger'
 import type { Order } from './Order'
 import type { Payment } from './Payment'
+import type { Refund } from './Refund'
 import type { WebhookEvent } from './webhooks'
 
 /**
@@ -26,6 +27,25 @@ export function paymentConfirmed(payment: Payment, at: number): WebhookEvent {
       transaction,
       logIndex: logIndex ?? null,
       blockNumber: blockNumber === undefined ? null : Number(blockNumber),
+    },
+  }
+}
+
+/** The payer has the money back, or a part of it. */
+export function paymentRefunded(payment: Payment, refund: Refund, at: number): WebhookEvent {
+  const { account, amountAtomic, reason, transaction } = refund
+  return {
+    type: 'payment.refunded',
+    subject: payment.id,
+    // Recorded again after a reorganisation it is the same event.
+    occurrence: `${transaction}`,
+    at,
+    data: {
+      ...factsOf(payment),
+      refundedAtomic: String(amountAtomic),
+      refundedBy: account,
+      refundReason: reason,
+      refundTransaction: transaction ?? null,
     },
   }
 }

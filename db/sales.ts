@@ -25,9 +25,19 @@ export type SpanRows = {
 
 type PaymentsRow = SalesKey &
   GasSum & {
-    outcome: 'pending' | 'unpaid' | 'ordered' | 'delivered' | 'redeemable' | 'undelivered'
+    outcome:
+      | 'pending'
+      | 'unpaid'
+      | 'ordered'
+      | 'delivered'
+      | 'refunded'
+      | 'redeemable'
+      | 'undelivered'
     payments: number
     amount: string
+    /** Payments that were refunded, also in part, and what went back. */
+    refunds: number
+    refunded: string
   }
 
 type OrdersRow = SalesKey & {
@@ -112,10 +122,15 @@ function keyOf({ fold, any }: Dialect): { key: string; group: string } {
   }
 }
 
+/** What went back to the payer of a payment; NULL without a refund that was paid. */
+const refundOf = `(SELECT refunds.amount_atomic FROM refunds
+  WHERE refunds.payment_id = payments.id AND refunds.paid_hash IS NOT NULL)`
+
 /** What became of the money of a payment. That of an order is in `ordersSql`. */
 const outcome = `CASE WHEN state IN ('broadcast', 'reverted') THEN 'pending'
   WHEN state <> 'confirmed' THEN 'unpaid' WHEN product = 'desk' THEN 'ordered'
   WHEN delivery = 'delivered' OR product = 'facilitator' THEN 'delivered'
+  WHEN ${refundOf} = amount_atomic THEN 'refunded'
   WHEN product = 'gateway' AND (redeem_until IS NULL OR redeem_until > CAST($now AS BIGINT))
     AND attempts < CASE delivery WHEN 'delivering' THEN CAST($cutAttemptsMax AS BIGINT)
       ELSE CAST($attemptsMax AS BIGINT) END
@@ -141,9 +156,11 @@ function paymentsSql(dialect: Dialect, byPayer: boolean): string {
   const { key, group } = keyOf(dialect)
   return `WITH p AS MATERIALIZED (
     SELECT ${outcome} AS outcome, ${dialect.number('amount_atomic')} AS amount,
+      ${dialect.number(refundOf)} AS refund,
       ${spentOf(dialect)} AS spent, ${keyFrom(dialect, 'payments', byPayer)}
   )
   SELECT ${key}, outcome, count(*) AS payments, ${amountSum('amount')} AS amount,
+    count(refund) AS refunds, ${amountSum('coalesce(refund, 0)')} AS refunded,
     ${gasSum(dialect, 'CASE WHEN spent < 0 THEN -1 - spent ELSE spent END')},
     ${countOf('spent < 0')} AS "unknownGas"
   FROM p GROUP BY ${group}, outcome ORDER BY ${group}, outcome`
@@ -191,13 +208,17 @@ function chargesSql(dialect: Dialect, byPayer: boolean): string {
   FROM p GROUP BY ${group}, state ORDER BY ${group}, state`
 }
 
-/** Gas of transactions without payment and order. The first condition is that of the index. */
+/**
+ * Gas of transactions without payment and order, and of refunds of payments. The first condition is that
+ * of the index.
+ */
 function otherGasSql(dialect: Dialect): string {
   return `SELECT network, kind, ${gasSum(dialect, dialect.number('t.cost_wei'))},
     ${countOf('cost_wei IS NULL')} AS "unknownGas"
   FROM transactions AS t
   WHERE kind NOT IN ('payment', 'batch') AND created_at >= $begin AND created_at < $end
-    AND kind NOT IN ('swap', 'refund') AND ${isIncluded}
+    AND (kind NOT IN ('swap', 'refund') OR (SELECT j.job_id FROM job_transactions AS j
+      WHERE j.transaction_hash = t.hash) LIKE 'repay:%') AND ${isIncluded}
   GROUP BY network, kind ORDER BY network, kind`
 }
 
@@ -285,6 +306,7 @@ export const noFigures: SalesFigures = {
   redeemable: 0,
   redeemableAtomic: 0n,
   openOrders: 0,
+  refunds: 0,
   refundedAtomic: 0n,
   swappedAtomic: 0n,
   pending: 0,
@@ -304,23 +326,25 @@ function addPayments(to: SalesRow, row: PaymentsRow): void {
     to.pendingAtomic += amount
   }
   if (outcome === 'pending' || outcome === 'unpaid' || outcome === 'ordered') return
+  const [refunded, kept] = [BigInt(row.refunded), amount - BigInt(row.refunded)]
   to.payments += payments
   to.paidAtomic += amount
-  if (outcome === 'delivered') {
-    to.deliveredAtomic += amount
-    return
-  }
+  to.refunds += row.refunds
+  to.refundedAtomic += refunded
+  if (outcome === 'delivered') to.deliveredAtomic += kept
+  if (outcome === 'delivered' || outcome === 'refunded') return
   to.undelivered += payments
-  to.undeliveredAtomic += amount
+  to.undeliveredAtomic += kept
   if (outcome !== 'redeemable') return
   to.redeemable += payments
-  to.redeemableAtomic += amount
+  to.redeemableAtomic += kept
 }
 
 function addOrders(to: SalesRow, { outcome, payments, ...row }: OrdersRow): void {
   const [amount, returned] = [BigInt(row.amount), BigInt(row.returned)]
   to.payments += payments
   to.paidAtomic += amount
+  if (outcome === 'refunded') to.refunds += payments
   if (outcome === 'delivered') {
     to.deliveredAtomic += amount - returned
     to.refundedAtomic += returned
@@ -401,6 +425,8 @@ export type SalesFigures = {
   redeemableAtomic: bigint
   /** The part of the undelivered that is stock orders which have not ended. */
   openOrders: number
+  /** Payments that went back, also in part, without the change of an order that was delivered. */
+  refunds: number
   refundedAtomic: bigint
   /** The part of the delivered that was swapped for stock. */
   swappedAtomic: bigint
@@ -421,7 +447,7 @@ export type SalesFigures = {
 
 export type SalesRow = SalesKey & SalesFigures
 
-/** Transactions without a payment or an order: grants, approves, cancelled account nonces. */
+/** Transactions without a payment or an order: grants, approves, refunds, cancelled account nonces. */
 export type OtherGas = { network: Network.Id; kind: string; gasWei: bigint; unknownGas: number }
 
 /** Requests of one kind of client to a route, at one step of the table `requests`. */

@@ -17,8 +17,10 @@ import type { TransferMethod } from '../src/protocol/Asset'
 import type * as Client from '../src/protocol/Client'
 import type * as Network from '../src/protocol/Network'
 import * as Authorization from './Authorization'
+import * as Entitlement from './Entitlement'
 import * as Order from './Order'
 import * as Payment from './Payment'
+import * as Refund from './Refund'
 
 /**
  * The tables of SQLite. The migrations of PostgreSQL are written by hand, and rows of both databases are
@@ -222,6 +224,8 @@ export const payments = table(
     uniqueIndex('payments_redeem')
       .on(self.redeemTokenHash)
       .where(sql`redeem_token_hash IS NOT NULL`),
+    // Set when a delivery has failed, and never changed back.
+    index('payments_redeemable').on(self.redeemUntil).where(sql`redeem_until IS NOT NULL`),
     index('payments_unfinished').on(self.state).where(sql`state IN ('broadcast', 'reverted')`),
     index('payments_idempotency')
       .on(self.merchant, self.route, self.payer, self.idempotencyKey)
@@ -595,8 +599,9 @@ export type TopUpRow = typeof grantTopUps.$inferSelect
 /**
  * `asked`: an answer 402 to a request without a credential. `tried`: a request with one. `refused`:
  * such a request got a problem. `paid`: its payment was confirmed, or its answer by use was given.
+ * `free`: an answer by an entitlement, whose kind is the detail.
  */
-export const steps = ['asked', 'tried', 'refused', 'paid'] as const
+export const steps = ['asked', 'tried', 'refused', 'paid', 'free'] as const
 
 /**
  * Requests by UTC day, route and kind of client. By day, because each kind and each reason of a
@@ -611,7 +616,7 @@ export const requests = table(
     route: text('route').notNull(),
     client: text('client').$type<Client.Kind>().notNull(),
     step: text('step').$type<(typeof steps)[number]>().notNull(),
-    /** What was presented in `tried`, the reason in `refused`; else empty. */
+    /** What was presented in `tried`, the reason in `refused`, the kind in `free`; else empty. */
     detail: text('detail').notNull(),
     times: integer('times').notNull(),
   },
@@ -910,3 +915,118 @@ export const authorizations = table(
 )
 
 export type AuthorizationRow = typeof authorizations.$inferSelect
+
+/**
+ * What wallets may have without a further payment, with its counters. The table has no rowid, which the
+ * migration says: its short rows are in the index of their key, and the other index ends with the id.
+ */
+export const entitlements = table(
+  'entitlements',
+  {
+    /** Those of db/Entitlement.ts: the payment of one that was paid is in it. */
+    id: text('id').primaryKey(),
+    kind: text('kind').$type<(typeof Entitlement.kinds)[number]>().notNull(),
+    merchant: text('merchant').notNull(),
+    /** The route that it opens. */
+    route: text('route').notNull(),
+    wallet: address('wallet'),
+    fingerprint: text('fingerprint'),
+    paymentId: text('payment_id').references(() => payments.id),
+    network: text('network').$type<Network.Id>(),
+    periodMs: integer('period_ms'),
+    uses: integer('uses').notNull(),
+    usesMax: integer('uses_max').notNull(),
+    /** Begun uses, failed ones too. */
+    attempts: integer('attempts').notNull(),
+    createdAt: at('created_at').notNull(),
+    /** From then on nobody can use it; NULL for one that is kept. */
+    expiresAt: at('expires_at'),
+  },
+  (self) => [
+    index('entitlements_wallet')
+      .on(self.wallet, self.merchant, self.route, self.fingerprint, self.id)
+      .where(sql`wallet IS NOT NULL`),
+    index('entitlements_expiry').on(self.expiresAt).where(sql`expires_at IS NOT NULL`),
+    check(
+      'entitlements_kind',
+      sql`${oneOf(self.kind, Entitlement.kinds)} AND ${self.id} LIKE ${self.kind} || '|%'`,
+    ),
+    check(
+      'entitlements_wallet',
+      sql`(${self.kind} = 'day') = (${self.wallet} IS NULL) AND (${self.wallet} IS NULL OR (${isAddress(self.wallet)}))`,
+    ),
+    check(
+      'entitlements_network',
+      sql`(${self.kind} = 'day') = (${self.network} IS NULL) AND (${self.network} IS NULL OR ${isNetwork(self.network)})`,
+    ),
+    check(
+      'entitlements_fingerprint',
+      sql`(${self.kind} = 'again') = (${self.fingerprint} IS NOT NULL)`,
+    ),
+    check(
+      'entitlements_payment',
+      sql`(${self.kind} IN ('again', 'pass')) = (${self.paymentId} IS NOT NULL)`,
+    ),
+    check(
+      'entitlements_period',
+      sql`(${self.paymentId} IS NULL) = (${self.periodMs} IS NULL) AND (${self.periodMs} IS NULL OR ${self.periodMs} > 0)`,
+    ),
+    check(
+      'entitlements_uses',
+      sql`${self.uses} >= 0 AND ${self.uses} <= ${self.usesMax} AND ${self.uses} <= ${self.attempts} AND ${self.usesMax} > 0`,
+    ),
+  ],
+)
+
+export type EntitlementRow = typeof entitlements.$inferSelect
+
+/** Uses of entitlements: their ids are used once. Without a rowid, too. */
+export const entitlementUses = table(
+  'entitlement_uses',
+  {
+    id: text('id').primaryKey(),
+    /** Not a foreign key: an entitlement that is over may be deleted before its last use. */
+    entitlementId: text('entitlement_id').notNull(),
+    dayId: text('day_id'),
+    wallet: address('wallet').notNull(),
+    state: text('state').$type<(typeof Entitlement.useStates)[number]>().notNull(),
+    createdAt: at('created_at').notNull(),
+  },
+  (self) => [
+    index('entitlement_uses_running').on(self.state).where(sql`state = 'running'`),
+    index('entitlement_uses_created').on(self.createdAt),
+    check('entitlement_uses_state', oneOf(self.state, Entitlement.useStates)),
+    check('entitlement_uses_wallet', isAddress(self.wallet)),
+  ],
+)
+
+/** Money that goes back to payers, once for a payment. The state is that of the newest job. */
+export const refunds = table(
+  'refunds',
+  {
+    paymentId: text('payment_id')
+      .primaryKey()
+      .references(() => payments.id),
+    /** The account that pays it. */
+    account: address('account').notNull(),
+    amountAtomic: decimal('amount_atomic').notNull(),
+    reason: text('reason').$type<Refund.Reason>().notNull(),
+    /** By the operator. */
+    note: text('note'),
+    attempts: integer('attempts').notNull(),
+    /** The transaction that has paid it. */
+    paidHash: hex('paid_hash'),
+    createdAt: at('created_at').notNull(),
+  },
+  (self) => [
+    index('refunds_created').on(self.createdAt),
+    index('refunds_open').on(self.createdAt).where(sql`paid_hash IS NULL`),
+    check('refunds_account', isAddress(self.account)),
+    check('refunds_amount', sql`${isDecimal(self.amountAtomic)} AND ${self.amountAtomic} <> '0'`),
+    check('refunds_reason', oneOf(self.reason, Refund.reasons)),
+    check('refunds_attempts', sql`${self.attempts} >= 0`),
+    check('refunds_paid', sql`${self.paidHash} IS NULL OR (${isHex(self.paidHash, 64)})`),
+  ],
+)
+
+export type RefundRow = typeof refunds.$inferSelect

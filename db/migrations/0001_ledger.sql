@@ -1,5 +1,5 @@
 -- The first schema. drizzle-kit wrote the tables and indexes from the files of db/. Written by hand are
--- `WITHOUT ROWID` of `requests` and `transaction_members`, whose short rows are in the index of their key, and the triggers
+-- `WITHOUT ROWID` of tables whose short rows are in the index of their key, and the triggers
 -- at the end.
 CREATE TABLE `answers` (
 	`payment_id` text PRIMARY KEY NOT NULL,
@@ -105,6 +105,7 @@ CREATE TABLE `payments` (
 );
 CREATE UNIQUE INDEX `payments_log` ON `payments` (`network`,`transaction_hash`,`log_index`) WHERE log_index IS NOT NULL;
 CREATE UNIQUE INDEX `payments_redeem` ON `payments` (`redeem_token_hash`) WHERE redeem_token_hash IS NOT NULL;
+CREATE INDEX `payments_redeemable` ON `payments` (`redeem_until`) WHERE redeem_until IS NOT NULL;
 CREATE INDEX `payments_unfinished` ON `payments` (`state`) WHERE state IN ('broadcast', 'reverted');
 CREATE INDEX `payments_idempotency` ON `payments` (`merchant`,`route`,`payer`,`idempotency_key`) WHERE idempotency_key IS NOT NULL;
 CREATE INDEX `payments_block` ON `payments` (`network`,`block_number`) WHERE block_number IS NOT NULL;
@@ -119,7 +120,7 @@ CREATE TABLE `requests` (
 	`times` integer NOT NULL,
 	PRIMARY KEY(`day`, `merchant`, `route`, `client`, `step`, `detail`),
 	CONSTRAINT "requests_day" CHECK("requests"."day" >= 0 AND "requests"."day" % 86400000 = 0),
-	CONSTRAINT "requests_step" CHECK("requests"."step" IN ('asked', 'tried', 'refused', 'paid')),
+	CONSTRAINT "requests_step" CHECK("requests"."step" IN ('asked', 'tried', 'refused', 'paid', 'free')),
 	CONSTRAINT "requests_detail" CHECK(("requests"."detail" = '') = ("requests"."step" IN ('asked', 'paid'))),
 	CONSTRAINT "requests_times" CHECK("requests"."times" >= 0)
 ) WITHOUT ROWID;
@@ -391,6 +392,62 @@ CREATE UNIQUE INDEX `webhooks_id` ON `webhooks` (`id`);
 CREATE INDEX `webhooks_due` ON `webhooks` (`endpoint`,`due_at`) WHERE state = 'waiting';
 CREATE INDEX `webhooks_subject` ON `webhooks` (`endpoint`,`subject`,`seq`) WHERE state = 'waiting';
 CREATE INDEX `webhooks_ended` ON `webhooks` (`endpoint`,`ended_at`) WHERE ended_at IS NOT NULL;
+CREATE TABLE `entitlements` (
+	`id` text PRIMARY KEY NOT NULL,
+	`kind` text NOT NULL,
+	`merchant` text NOT NULL,
+	`route` text NOT NULL,
+	`wallet` text COLLATE NOCASE,
+	`fingerprint` text,
+	`payment_id` text,
+	`network` text,
+	`period_ms` integer,
+	`uses` integer NOT NULL,
+	`uses_max` integer NOT NULL,
+	`attempts` integer NOT NULL,
+	`created_at` integer NOT NULL,
+	`expires_at` integer,
+	FOREIGN KEY (`payment_id`) REFERENCES `payments`(`id`) ON UPDATE no action ON DELETE no action,
+	CONSTRAINT "entitlements_kind" CHECK("entitlements"."kind" IN ('again', 'pass', 'trial', 'day') AND "entitlements"."id" LIKE "entitlements"."kind" || '|%'),
+	CONSTRAINT "entitlements_wallet" CHECK(("entitlements"."kind" = 'day') = ("entitlements"."wallet" IS NULL) AND ("entitlements"."wallet" IS NULL OR (length(unhex(substr("entitlements"."wallet", 3))) IS 20 AND "entitlements"."wallet" GLOB '0x*'))),
+	CONSTRAINT "entitlements_network" CHECK(("entitlements"."kind" = 'day') = ("entitlements"."network" IS NULL) AND ("entitlements"."network" IS NULL OR "entitlements"."network" GLOB 'eip155:[1-9]*')),
+	CONSTRAINT "entitlements_fingerprint" CHECK(("entitlements"."kind" = 'again') = ("entitlements"."fingerprint" IS NOT NULL)),
+	CONSTRAINT "entitlements_payment" CHECK(("entitlements"."kind" IN ('again', 'pass')) = ("entitlements"."payment_id" IS NOT NULL)),
+	CONSTRAINT "entitlements_period" CHECK(("entitlements"."payment_id" IS NULL) = ("entitlements"."period_ms" IS NULL) AND ("entitlements"."period_ms" IS NULL OR "entitlements"."period_ms" > 0)),
+	CONSTRAINT "entitlements_uses" CHECK("entitlements"."uses" >= 0 AND "entitlements"."uses" <= "entitlements"."uses_max" AND "entitlements"."uses" <= "entitlements"."attempts" AND "entitlements"."uses_max" > 0)
+) WITHOUT ROWID;
+CREATE INDEX `entitlements_wallet` ON `entitlements` (`wallet`,`merchant`,`route`,`fingerprint`,`id`) WHERE wallet IS NOT NULL;
+CREATE INDEX `entitlements_expiry` ON `entitlements` (`expires_at`) WHERE expires_at IS NOT NULL;
+CREATE TABLE `entitlement_uses` (
+	`id` text PRIMARY KEY NOT NULL,
+	`entitlement_id` text NOT NULL,
+	`day_id` text,
+	`wallet` text COLLATE NOCASE NOT NULL,
+	`state` text NOT NULL,
+	`created_at` integer NOT NULL,
+	CONSTRAINT "entitlement_uses_state" CHECK("entitlement_uses"."state" IN ('running', 'delivered', 'failed')),
+	CONSTRAINT "entitlement_uses_wallet" CHECK(length(unhex(substr("entitlement_uses"."wallet", 3))) IS 20 AND "entitlement_uses"."wallet" GLOB '0x*')
+) WITHOUT ROWID;
+CREATE INDEX `entitlement_uses_running` ON `entitlement_uses` (`state`) WHERE state = 'running';
+CREATE INDEX `entitlement_uses_created` ON `entitlement_uses` (`created_at`);
+CREATE TABLE `refunds` (
+	`payment_id` text PRIMARY KEY NOT NULL,
+	`account` text COLLATE NOCASE NOT NULL,
+	`amount_atomic` text NOT NULL,
+	`reason` text NOT NULL,
+	`note` text,
+	`attempts` integer NOT NULL,
+	`paid_hash` text,
+	`created_at` integer NOT NULL,
+	FOREIGN KEY (`payment_id`) REFERENCES `payments`(`id`) ON UPDATE no action ON DELETE no action,
+	CONSTRAINT "refunds_account" CHECK(length(unhex(substr("refunds"."account", 3))) IS 20 AND "refunds"."account" GLOB '0x*'),
+	CONSTRAINT "refunds_amount" CHECK(typeof("refunds"."amount_atomic") = 'text' AND "refunds"."amount_atomic" <> '' AND "refunds"."amount_atomic" NOT GLOB '*[^0-9]*' AND ("refunds"."amount_atomic" = '0' OR "refunds"."amount_atomic" NOT GLOB '0*') AND "refunds"."amount_atomic" <> '0'),
+	CONSTRAINT "refunds_reason" CHECK("refunds"."reason" IN ('operator', 'undelivered')),
+	CONSTRAINT "refunds_attempts" CHECK("refunds"."attempts" >= 0),
+	CONSTRAINT "refunds_paid" CHECK("refunds"."paid_hash" IS NULL OR (length(unhex(substr("refunds"."paid_hash", 3))) IS 32 AND "refunds"."paid_hash" GLOB '0x*' AND "refunds"."paid_hash" = lower("refunds"."paid_hash")))
+);
+CREATE INDEX `refunds_created` ON `refunds` (`created_at`);
+CREATE INDEX `refunds_open` ON `refunds` (`created_at`) WHERE paid_hash IS NULL;
 -- Money is authorized or paid once. Only the payment with the id of a sent authorization settles its money.
 CREATE TRIGGER `payments_authorized` BEFORE INSERT ON `payments`
 WHEN EXISTS (SELECT 1 FROM `authorizations` AS a WHERE a.`network` = NEW.`network` AND a.`asset` = NEW.`asset` AND a.`payer` = NEW.`payer` AND a.`nonce` = NEW.`nonce` AND NOT (a.`id` = NEW.`id` AND a.`state` = 'sent' AND a.`charge_atomic` = NEW.`amount_atomic`))
@@ -423,6 +480,18 @@ END;
 CREATE TRIGGER `authorizations_kept` BEFORE DELETE ON `authorizations`
 BEGIN
 	SELECT RAISE(ABORT, 'an authorization is never deleted');
+END;
+-- The account of a refund is that of all its attempts, because its nonce lets the money move once.
+CREATE TRIGGER `refunds_agreed` BEFORE UPDATE ON `refunds`
+WHEN (old.payment_id, old.account, old.amount_atomic, old.reason, old.created_at)
+	IS NOT (new.payment_id, new.account, new.amount_atomic, new.reason, new.created_at)
+	OR new.attempts < old.attempts
+BEGIN
+	SELECT RAISE(ABORT, 'what a refund was agreed on does not change');
+END;
+CREATE TRIGGER `refunds_kept` BEFORE DELETE ON `refunds`
+BEGIN
+	SELECT RAISE(ABORT, 'a refund is never deleted');
 END;
 -- The states of db/Order.ts. A failed order settles again when its transaction is mined after all: the desk has
 -- the money then.

@@ -3,12 +3,14 @@ import authorizations from './functions/authorizations.sql' with { type: 'text' 
 import books from './functions/books.sql' with { type: 'text' }
 import commit from './functions/commit.sql' with { type: 'text' }
 import deliveries from './functions/deliveries.sql' with { type: 'text' }
+import entitlements from './functions/entitlements.sql' with { type: 'text' }
 import failures from './functions/failures.sql' with { type: 'text' }
 import grants from './functions/grants.sql' with { type: 'text' }
 import launch from './functions/launch.sql' with { type: 'text' }
 import offers from './functions/offers.sql' with { type: 'text' }
 import orders from './functions/orders.sql' with { type: 'text' }
 import record from './functions/record.sql' with { type: 'text' }
+import refunds from './functions/refunds.sql' with { type: 'text' }
 import settling from './functions/settling.sql' with { type: 'text' }
 import webhooks from './functions/webhooks.sql' with { type: 'text' }
 import type { Query } from './Line'
@@ -23,6 +25,8 @@ const sources: readonly string[] = [
   orders,
   grants,
   authorizations,
+  entitlements,
+  refunds,
   answers,
   offers,
   webhooks,

@@ -8,6 +8,7 @@ import { createAnswers } from './answers'
 import { createAuthorizations } from './authorizations'
 import { type ChangedIds, createCommits, startPruning, startStatistics } from './commits'
 import { createDeliveries } from './deliveries'
+import { createEntitlements } from './entitlements'
 import { DatabaseGoneError, LaneLostError } from './errors'
 import { type Fence, type Fences, keeper } from './fences'
 import type { Gateways } from './gateways'
@@ -16,6 +17,7 @@ import type { Lines } from './line-pool'
 import { createOffers } from './offers'
 import { createOrders } from './orders'
 import { createReader, createSharedPaymentReads, selectsOf } from './reader'
+import { createRefunds } from './refunds'
 import { createSales } from './sales'
 import { createSettling, type SettlingParts } from './settling'
 import { startFailures, startGas } from './sums'
@@ -35,6 +37,8 @@ type OpenLedger = {
   ledger: Ledger
   /** Takes a notification of the database. */
   notify(payload: string): void
+  /** Gives back what gateways that are gone had under way. */
+  recover(): Promise<void>
   /** Ends the commits; the lines stay open. */
   close(): Promise<void>
 }
@@ -61,6 +65,7 @@ export async function createLedger(options: LedgerOptions): Promise<OpenLedger> 
   const payments = createSharedPaymentReads(reader)
   const authorizations = createAuthorizations(parts)
   const orders = createOrders(parts)
+  const entitlements = createEntitlements(parts)
   const upkeep = [startPruning({ lines, commits }, gateway), startStatistics({ lines, commits })]
   return {
     ledger: {
@@ -76,6 +81,8 @@ export async function createLedger(options: LedgerOptions): Promise<OpenLedger> 
       offers: createOffers(parts, (listener) => void offerListeners.push(listener)),
       orders,
       grants: createGrants(parts),
+      entitlements,
+      refunds: createRefunds(parts),
       webhooks: createWebhooks({ ...parts, outbox, isSender: () => gateways?.isFirst() ?? false }),
       sales: createSales(parts),
       admin: createAdmin(parts, { payments, authorizations, orders }),
@@ -99,6 +106,7 @@ export async function createLedger(options: LedgerOptions): Promise<OpenLedger> 
         gateways?.wake()
       }
     },
+    recover: entitlements.recover,
     async close() {
       for (const end of [gas.close, failures.close, ...upkeep]) end()
       const ms = lines.storage.fault() === undefined ? closeMs.there : closeMs.away

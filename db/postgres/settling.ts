@@ -1,4 +1,5 @@
 import type { EventType } from '../../src/protocol/Webhook'
+import { entitlementRow } from '../entitlements'
 import type { Tally } from '../GrantBudget'
 import type {
   IncludedPayment,
@@ -14,8 +15,10 @@ import type {
 import { newOrderRow } from '../orders'
 import type { AddedGas } from '../outbox'
 import type { Payment } from '../Payment'
+import * as Refund from '../Refund'
 import { paymentOf, toPayment } from '../rows'
 import {
+  entitlements,
   grants,
   grantTopUps,
   jobs,
@@ -40,6 +43,7 @@ import {
 import { eventsOf, rideOf, typesOf } from './orders'
 import { type Parts, payerLock } from './parts'
 import type { Selected } from './reader'
+import { refundedEvents } from './refunds'
 import { arrayText, type Json, rowText, toJson } from './rows'
 import { dayOf, type Gas, type GasSum } from './sums'
 
@@ -209,7 +213,10 @@ function inputOf(parts: SettlingParts, { transaction, fresh, again }: Launch): J
     fence: fenceOf(parts, transaction),
     transaction: toJson(transactions, transaction),
     fresh: arrayText(plain.map(({ row }) => rowText(payments, row))),
-    with_rows: fresh.filter(({ rows }) => rows).map((each) => entryOf(each)),
+    with_rows: fresh
+      .filter(({ rows }) => rows)
+      .toSorted(byMoney)
+      .map((each) => entryOf(each)),
     again: arrayText(again.map(({ id }) => id).toSorted()),
     members: arrayText([...again.map(({ id }) => id), ...fresh.map(({ row }) => row.id)]),
     limits: limited.map(({ row: { id, idempotencyKey: key }, fundsAtomic }) => ({
@@ -247,9 +254,10 @@ function locksOf(fresh: readonly NewPayment[]): { locks?: readonly string[] } {
 function entryOf({ row, rows }: NewPayment): Json {
   const entry = { row: toJson(payments, row) }
   if (rows === undefined) return entry
-  return 'settles' in rows
-    ? { ...entry, authorization: true }
-    : { ...entry, order: productRows.order(rows) }
+  if ('settles' in rows) return { ...entry, authorization: true }
+  return 'order' in rows
+    ? { ...entry, order: productRows.order(rows) }
+    : { ...entry, entitlement: toJson(entitlements, entitlementRow(rows.entitles, row)) }
 }
 
 /** What refused payments or their rows, and the ids of the payments. */
@@ -358,7 +366,10 @@ function recordOf(
       return { sum: sumOf(value), confirmed: members.map(({ id }) => paid.get(id)) }
     },
     events: {
-      types: ['budget.spent', 'payment.confirmed'],
+      types: [
+        ...(['budget.spent', 'payment.confirmed'] as const),
+        ...(job !== undefined && Refund.paymentOf(job) ? (['payment.refunded'] as const) : []),
+      ],
       of: (value) => {
         const paid = confirmedOf(value)
         const { wei: afterWei } = sumOf(value)
@@ -369,6 +380,7 @@ function recordOf(
             const payment = paid.get(id)
             return payment ? [Event.paymentConfirmed(payment, at)] : []
           }),
+          ...refundedEvents((value as Recorded).refunded, at),
         ]
       },
     },
@@ -382,6 +394,8 @@ type Recorded = {
   paid: readonly string[]
   wei: string
   wasted: string
+  /** The refund that the job has paid. */
+  refunded?: Json
 }
 
 /** The confirmed payments by id; those that are as expected, from memory. */
@@ -477,11 +491,15 @@ export const productRows = {
     const unpaid = { paymentId: '', settlementTx: '0x' } as const
     return { order: toJson(orders, { ...newOrderRow(order), ...unpaid }), quota: quota ?? null }
   },
-  /** The rider of `ride_order` or `ride_grant`, which sets the transaction. */
+  /** The rider of `ride_order`, `ride_grant`, which set the transaction, or `ride_refund`. */
   rider(rider: JobRider): Json {
     if (rider.kind === 'order') {
       const { kind, ride, confirmed, withoutEffect = [] } = rider
       return { kind, ...rideOf(ride), confirmed: confirmed ?? null, withoutEffect }
+    }
+    if (rider.kind === 'repay') {
+      const { kind, paymentId: confirmed, attempts } = rider
+      return { kind, confirmed, attempts }
     }
     const { budget, isSigned, isTopUp, row } = rider.grant
     const unsent = { transactionHash: '0x' } as const
@@ -502,6 +520,7 @@ export const productRows = {
     /** `ridden`: what the function of the rider returned. */
     of(rider: JobRider, ridden: Json): readonly WebhookEvent[] {
       if (rider.kind === 'order') return eventsOf(rider.ride.kind, ridden)
+      if (rider.kind === 'repay') return []
       const event = Event.grantsSpent(rider.grant, tallyOf(ridden))
       return event === undefined ? [] : [event]
     },

@@ -1,5 +1,5 @@
 import { createSubscribers, type Subscribers } from '../outbox'
-import { createWebhookMessages, type WebhookLedger } from '../webhooks'
+import { createWebhookMessages, type MessagesBase, type WebhookLedger } from '../webhooks'
 import type { Messages } from './commits'
 import type { Parts } from './parts'
 import { selectsOf } from './reader'
@@ -12,13 +12,7 @@ type Options = Pick<Parts, 'commits' | 'reader'> & {
 }
 
 export function createWebhooks({ commits, reader, outbox, isSender }: Options): WebhookLedger {
-  const messages = createWebhookMessages({
-    ...selectsOf(reader),
-    change:
-      <Row>(kind: 'commit' | 'soon', text: string) =>
-      (values) =>
-        commits.run<Row>(kind, ...positional(text, values)),
-  })
+  const messages = createWebhookMessages({ ...selectsOf(reader), change: changeOf({ commits }) })
   return {
     subscribe: outbox.subscribe,
     onMessage: outbox.onMessage,
@@ -35,6 +29,13 @@ export function createWebhooks({ commits, reader, outbox, isSender }: Options): 
     ...messages,
     due: async (query) => (isSender?.() === false ? [] : messages.due(query)),
   }
+}
+
+/** Makes statements that change rows, and may return some. */
+export function changeOf({ commits }: Pick<Parts, 'commits'>): MessagesBase['change'] {
+  return <Row>(kind: 'commit' | 'soon', text: string) =>
+    (values) =>
+      commits.run<Row>(kind, ...positional(text, values))
 }
 
 /** The subscriptions of this process, and what writes their messages in commits. */

@@ -6,11 +6,13 @@ import { createJobReads, createPaymentReads, createTransactionReads } from '../p
 import { createAdmin } from './admin'
 import { createAnswers } from './answers'
 import { createAuthorizationStatements, createAuthorizations } from './authorizations'
+import { createEntitlements, recoverUses } from './entitlements'
 import { createGrants } from './grants'
 import { createOffers } from './offers'
 import type { Db } from './open'
 import { createOrders } from './orders'
 import { createSettlementStatements } from './payments'
+import { createRefunds } from './refunds'
 import { createSales } from './sales'
 import { createDeliveries, createSettling } from './settling'
 import { selectsOf, unused } from './statement'
@@ -35,8 +37,15 @@ export function createLedger(db: Db): Ledger {
   const outbox = createOutbox(db)
   const orders = createOrders(db, outbox)
   const grants = createGrants(db, outbox)
-  const riders = { orders: orders.riders, grants: grants.riders }
-  const parts = { db, group, statements, changes, riders, outbox }
+  const entitlements = createEntitlements(db, group)
+  const delivering = new Set<string>()
+  const isDelivering = (id: string) => delivering.has(id)
+  const refunds = createRefunds(db, { outbox, changes, isDelivering })
+  const riders = {
+    ...{ orders: orders.riders, grants: grants.riders },
+    ...{ entitlements: entitlements.riders, refunds: refunds.riders },
+  }
+  const parts = { db, group, statements, changes, riders, outbox, delivering }
   const payments = createPaymentReads(selects)
   const authorizations = createAuthorizations(group, own, createAuthorizationReads(selects))
   return {
@@ -51,6 +60,8 @@ export function createLedger(db: Db): Ledger {
     offers: createOffers(db),
     orders: orders.ledger,
     grants: grants.ledger,
+    entitlements: entitlements.ledger,
+    refunds: refunds.ledger,
     webhooks: createWebhooks(db, group, outbox),
     sales: createSales(db),
     admin: createAdmin(db, { payments, authorizations, orders: orders.ledger }),
@@ -65,5 +76,6 @@ export function createLedger(db: Db): Ledger {
 
 /** The file of an open SQLite database, as the service uses it. */
 export function databaseOf(db: Db): Database {
+  recoverUses(db)
   return { ...db, ledger: createLedger(db), unused: () => unused(db) }
 }

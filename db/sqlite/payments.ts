@@ -4,6 +4,7 @@ import { dayMs } from '../../src/protocol/Time'
 import type { Money } from '../../src/protocol/Transfer'
 import type { Assignment } from '../Ledger'
 import { type Payment, type State, transitions } from '../Payment'
+import * as Refund from '../Refund'
 import { toPayment } from '../rows'
 import {
   type GasProduct,
@@ -137,7 +138,8 @@ function createDeliveryStatements(db: Db) {
     beginDelivery: changing(
       db,
       delivering,
-      "state = 'confirmed' AND delivery IN ('none', 'delivering')",
+      `state = 'confirmed' AND delivery IN ('none', 'delivering')
+       AND NOT EXISTS (SELECT 1 FROM refunds WHERE refunds.payment_id = payments.id)`,
     ),
     deliver: trying(
       db,
@@ -244,6 +246,10 @@ function createJobs(db: Db) {
     `UPDATE jobs SET state = 'broadcast', block_number = NULL, receipt = NULL, ended_at = NULL
      WHERE transaction_hash = $hash AND state IN ('confirmed', 'failed') RETURNING id`,
   )
+  const unpay = statement(
+    db,
+    'UPDATE refunds SET paid_hash = NULL WHERE payment_id = $id AND paid_hash = $hash',
+  )
   const isOfJob = 'hash IN (SELECT transaction_hash FROM job_transactions WHERE job_id = $id)'
   const resend = statement(
     db,
@@ -276,7 +282,12 @@ function createJobs(db: Db) {
     /**
      * Reopens the job of a transaction that a reorganisation removed. Returns the id of the job.
      */
-    reopen: (hash: Hex): string | undefined => reopen().get({ hash })?.id,
+    reopen(hash: Hex): string | undefined {
+      const job = reopen().get({ hash })?.id
+      const repaid = job === undefined ? undefined : Refund.paymentOf(job)
+      if (repaid !== undefined) unpay().run({ id: repaid, hash })
+      return job
+    },
     /**
      * Marks replaced transactions of an open job as sent, because any may be included. This
      * covers those that were abandoned for a sibling that a reorganisation removed.

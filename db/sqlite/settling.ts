@@ -8,13 +8,16 @@ import type {
   SettlingCommits,
 } from '../Ledger'
 import type { Payment } from '../Payment'
+import * as Refund from '../Refund'
 import { paymentOf } from '../rows'
 import type { PaymentRow } from '../schema'
 import type { createAuthorizationStatements } from './authorizations'
+import type { createEntitlements } from './entitlements'
 import type { createGrants } from './grants'
 import type { Db } from './open'
 import type { createOrders } from './orders'
 import type { createSettlementStatements } from './payments'
+import type { createRefunds } from './refunds'
 import type { Outbox } from './webhooks'
 import { type Group, isBarred, isDuplicate, RefusedError, write } from './write'
 
@@ -28,6 +31,8 @@ type Parts = {
   changes: ChangeListener
   riders: Riders
   outbox: Outbox
+  /** Payments whose delivery is running in this process. */
+  delivering: Set<string>
 }
 
 /**
@@ -37,6 +42,8 @@ type Parts = {
 export type Riders = {
   orders: ReturnType<typeof createOrders>['riders']
   grants: ReturnType<typeof createGrants>['riders']
+  entitlements: ReturnType<typeof createEntitlements>['riders']
+  refunds: ReturnType<typeof createRefunds>['riders']
 }
 
 export function createSettling(parts: Parts): SettlingCommits {
@@ -71,6 +78,7 @@ export function createSettling(parts: Parts): SettlingCommits {
           jobs.insert(job)
           if (rider?.kind === 'order') riders.orders.ride(rider, transaction.hash)
           if (rider?.kind === 'grant') riders.grants.ride(rider, transaction.hash)
+          if (rider?.kind === 'repay') riders.refunds.ride(rider)
         })
         return undefined
       } catch (error) {
@@ -185,6 +193,7 @@ function insert({ statements, riders, outbox }: Parts, { row, rows }: NewPayment
   statements.payments.insert(stored)
   if (rows && 'order' in rows)
     riders.orders.insert(rows, { id: row.id, transaction: row.transactionHash })
+  if (rows && 'entitles' in rows) riders.entitlements.insert(rows.entitles, row)
   const payment = paymentOf(stored)
   // With an external settlement the first row is confirmed already.
   if (payment.confirmedAt !== undefined) outbox.confirmed(payment, payment.confirmedAt)
@@ -213,7 +222,7 @@ function findKnown({ statements }: Parts, inputs: readonly Launch[]): Map<string
 
 /** Ends everything at the nonce, and the job of the transaction. */
 function end(
-  { statements: { payments, transactions, jobs, gas }, changes, outbox }: Parts,
+  { statements: { payments, transactions, jobs, gas }, changes, riders, outbox }: Parts,
   { included, success, blockNumber, hashes, job, receipt, at, spentWei }: Inclusion,
 ): void {
   for (const hash of transactions.displaceOthers(included)) {
@@ -232,7 +241,11 @@ function end(
   }
   if (job !== undefined) {
     const ended = { id: job, hash: included.hash, block: Number(blockNumber), receipt, at }
-    if (jobs.end({ ...ended, state: success ? 'confirmed' : 'failed' })) changes.job(job)
+    if (jobs.end({ ...ended, state: success ? 'confirmed' : 'failed' })) {
+      changes.job(job)
+      const repaid = success ? Refund.paymentOf(job) : undefined
+      if (repaid !== undefined) riders.refunds.paid(repaid, included.hash, at)
+    }
   }
   const { network, product } = included
   const beforeWei = gas.add(network, product, at, spentWei)
@@ -243,7 +256,7 @@ function end(
  * The confirmed payments; undefined for those that the receipt does not pay, which are reverted.
  */
 function pay(
-  { statements: { payments }, changes, outbox }: Parts,
+  { statements: { payments }, changes, outbox, delivering }: Parts,
   { included, success, blockNumber, hashes, at }: Inclusion,
   members: readonly IncludedPayment[],
 ): (Payment | undefined)[] {
@@ -256,6 +269,7 @@ function pay(
       taken.add(logIndex)
       const assignment = { transaction, logIndex, blockNumber }
       const started = startsDelivery && payments.confirm(id, assignment, at, true)
+      if (started) delivering.add(id)
       const confirmed = started || payments.confirm(id, assignment, at)
       if (confirmed) {
         changes.payment(id)
@@ -268,16 +282,26 @@ function pay(
   })
 }
 
-export function createDeliveries({ group, statements, outbox }: Parts): DeliveryCommits {
+export function createDeliveries(parts: Parts): DeliveryCommits {
+  const { group, statements, outbox, delivering } = parts
   const { payments } = statements
   return {
-    begin: (id) => group.add(() => payments.beginDelivery({ id })),
+    begin: (id) =>
+      group.add(() => {
+        const begun = payments.beginDelivery({ id })
+        if (begun) delivering.add(id)
+        return begun
+      }),
     // A delivered answer has been sent already, so its record need not wait for the disk.
     deliver: (id, { upstreamStatus: status, truncated }, at) =>
-      group.addSoon(() => payments.deliver({ id, status, truncated: Number(truncated), at })),
+      group.addSoon(() => {
+        delivering.delete(id)
+        return payments.deliver({ id, status, truncated: Number(truncated), at })
+      }),
     // The token must be on the disk before its buyer has it.
     fail: (id, { upstreamStatus: status = null, redeemTokenHash: hash, redeemUntil: until }, at) =>
       group.add(() => {
+        delivering.delete(id)
         const failed = payments.failDelivery({ id, status, hash, until })
         if (failed) outbox.undelivered(failed, at)
         return failed !== undefined

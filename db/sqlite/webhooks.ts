@@ -3,6 +3,7 @@ import type { NewGrant } from '../GrantLedger'
 import type { Order } from '../Order'
 import { type AddedGas, createSubscribers } from '../outbox'
 import type { Payment } from '../Payment'
+import type { Refund } from '../Refund'
 import * as Event from '../WebhookEvent'
 import {
   createWebhookMessages,
@@ -16,19 +17,23 @@ import { selectsOf, statement } from './statement'
 import { type Group, write } from './write'
 
 export function createWebhooks(db: Db, group: Group, outbox: Outbox): WebhookLedger {
-  const change: MessagesBase['change'] = <Row>(kind: 'commit' | 'soon', text: string) => {
-    const messages = statement<Row>(db, text)
-    return kind === 'soon'
-      ? (values) => group.addSoon(() => messages().all(values))
-      : async (values) => write(db, () => messages().all(values))
-  }
   return {
     subscribe: outbox.subscribe,
     onMessage: outbox.onMessage,
     async add(event) {
       await group.addSoon(() => outbox.add(event))
     },
-    ...createWebhookMessages({ ...selectsOf(db), change }),
+    ...createWebhookMessages({ ...selectsOf(db), change: changeOf(db, group) }),
+  }
+}
+
+/** Makes statements that change rows, and may return some. */
+export function changeOf(db: Db, group: Group): MessagesBase['change'] {
+  return <Row>(kind: 'commit' | 'soon', text: string) => {
+    const change = statement<Row>(db, text)
+    return kind === 'soon'
+      ? (values) => group.addSoon(() => change().all(values))
+      : async (values) => write(db, () => change().all(values))
   }
 }
 
@@ -43,6 +48,7 @@ export type Outbox = {
   add(event: WebhookEvent): void
   confirmed(payment: Payment, at: number): void
   undelivered(payment: Payment, at: number): void
+  refunded(paymentOf: () => Payment, refund: Refund, at: number): void
   /** The state of an order has changed. `assetOf`: of its payment. */
   ordered(order: Order, assetOf: (paymentId: string) => string | undefined): void
   /** Gas was added to the sum of a day. */
@@ -79,6 +85,8 @@ export function createOutbox(db: Db): Outbox {
     add,
     confirmed: (payment, at) => put('payment.confirmed', () => Event.paymentConfirmed(payment, at)),
     undelivered: (payment, at) => put('delivery.failed', () => Event.deliveryFailed(payment, at)),
+    refunded: (paymentOf, refund, at) =>
+      put('payment.refunded', () => Event.paymentRefunded(paymentOf(), refund, at)),
     ordered: (order, assetOf) =>
       put(`order.${order.state}`, () => Event.orderChanged(order, assetOf(order.paymentId) ?? '')),
     spent: (gas) => put('budget.spent', () => subscribers.spent(gas)),

@@ -50,7 +50,13 @@ type Sum = Omit<Line, 'usd'>
 type GasLine = { asset: Asset; kind: string; gasWei: bigint; usd: bigint | undefined }
 
 /** `failed`: requests with a credential that got a problem. */
-type RequestLine = Group & { asked: number; paid: number; failed: number }
+type RequestLine = Group & {
+  asked: number
+  paid: number
+  failed: number
+  /** Answers by entitlements, by their kind. */
+  free: Readonly<Record<string, number>>
+}
 
 export type Report = {
   by: By
@@ -113,10 +119,15 @@ export function create(by: By, assets: readonly AssetRow[]) {
       for (const count of counts) {
         const group = groupOf(by, day, count)
         const key = Object.values(group).join(' ')
-        const line = requests.get(key) ?? { ...group, asked: 0, paid: 0, failed: 0 }
+        const line = requests.get(key) ?? {
+          ...{ ...group, asked: 0, paid: 0, failed: 0 },
+          free: {},
+        }
         requests.set(key, line)
-        const { step, times } = count
-        if (step !== 'tried') line[step === 'refused' ? 'failed' : step] += times
+        const { step, detail, times } = count
+        if (step === 'free')
+          line.free = { ...line.free, [detail]: (line.free[detail] ?? 0) + times }
+        else if (step !== 'tried') line[step === 'refused' ? 'failed' : step] += times
       }
     },
     lines: () => lines.size,
@@ -190,6 +201,7 @@ export function plus(a: SalesFigures, b: SalesFigures): SalesFigures {
     redeemable: a.redeemable + b.redeemable,
     redeemableAtomic: a.redeemableAtomic + b.redeemableAtomic,
     openOrders: a.openOrders + b.openOrders,
+    refunds: a.refunds + b.refunds,
     refundedAtomic: a.refundedAtomic + b.refundedAtomic,
     swappedAtomic: a.swappedAtomic + b.swappedAtomic,
     pending: a.pending + b.pending,

@@ -21,6 +21,8 @@ export type Line = Group & {
   tried: Map<string, number>
   /** Those that got a problem, by its x402 reason or its code. */
   refused: Map<string, number>
+  /** Answers by entitlements, by their kind. */
+  free: Map<string, number>
   /** Confirmed payments of buyers: those of the chain. */
   paid: number
   /** Payers of them; one that pays on two days counts twice. */
@@ -82,13 +84,13 @@ function order(a: Group, b: Group): number {
 
 function emptyLine(group: Group): Line {
   const none = { asked: 0, paid: 0, buyers: 0, again: 0, own: 0 }
-  return { ...group, ...none, tried: new Map(), refused: new Map() }
+  return { ...group, ...none, tried: new Map(), refused: new Map(), free: new Map() }
 }
 
 function addRequests(line: Line, { step, detail, times }: RequestCounts): void {
   if (step === 'asked') line.asked += times
   // Payments are counted where they are stored.
-  if (step !== 'tried' && step !== 'refused') return
+  if (step === 'asked' || step === 'paid') return
   line[step].set(detail, (line[step].get(detail) ?? 0) + times)
 }
 

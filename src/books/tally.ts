@@ -1,3 +1,4 @@
+import type { Kind } from '../../db/Entitlement'
 import type { RequestCounts, SalesLedger } from '../../db/sales'
 import type * as Client from '../protocol/Client'
 import * as Problem from '../protocol/Problem'
@@ -15,6 +16,8 @@ type Count = {
   tried?: Map<string, number>
   /** Those that got a problem, by its reason. */
   refused?: Map<string, number>
+  /** Answers by entitlements, by their kind. */
+  free?: Map<string, number>
 }
 
 /** What a count belongs to. */
@@ -76,10 +79,9 @@ export function createTally() {
 }
 
 /** Grows with each change of a count. */
-function changesOf({ sent, paid, tried, refused }: Count): number {
+function changesOf({ sent, paid, tried, refused, free }: Count): number {
   let sum = sent + paid
-  for (const times of tried?.values() ?? []) sum += times
-  for (const times of refused?.values() ?? []) sum += times
+  for (const each of [tried, refused, free]) for (const times of each?.values() ?? []) sum += times
   return sum
 }
 
@@ -96,19 +98,13 @@ function createTaker() {
       // Most routes of a long file are not asked for between two looks.
       if (done.get(count) === changes) return []
       looked.set(count, changes)
-      const { asked, paid, tried = [], refused = [] } = count
+      const { asked, paid } = count
       const all: RequestCounts[] = [
         { ...place, step: 'asked', detail: '', times: asked },
         { ...place, step: 'paid', detail: '', times: paid },
-        ...[...tried].map(([detail, times]) => ({
-          ...place,
-          step: 'tried' as const,
-          detail,
-          times,
-        })),
-        ...[...refused].map(([detail, times]) => {
-          return { ...place, step: 'refused' as const, detail, times }
-        }),
+        ...(['tried', 'refused', 'free'] as const).flatMap((step) =>
+          [...(count[step] ?? [])].map(([detail, times]) => ({ ...place, step, detail, times })),
+        ),
       ]
       return all
         .map((row) => ({ ...row, times: row.times - (taken.get(keyOf(row)) ?? 0) }))
@@ -138,6 +134,12 @@ export function countRefusal(count: Pick<Count, 'refused'>, error: unknown): voi
 }
 
 const reasonsMax = 100
+
+/** Counts an answer by an entitlement. */
+export function countFree(count: Pick<Count, 'free'>, kind: Kind): void {
+  count.free ??= new Map()
+  count.free.set(kind, (count.free.get(kind) ?? 0) + 1)
+}
 
 /** Counts a request with a credential, and its problem. A refusal with a 402 counts where that is made. */
 export async function countTry<T>(

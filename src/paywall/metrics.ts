@@ -7,7 +7,8 @@ import type { Settlement } from '../settlement/settlement'
 export function showRequests(registry: Registry, tally: Tally): void {
   const reader = tally.createReader()
   const sent = registry.counter('challenges_total', 'Answers 402 with a challenge.', ['merchant'])
-  const about = 'Answers 402 without a credential, requests with one, their refusals, and payments.'
+  const about =
+    'Answers 402 without a credential, requests with one, their refusals, payments, and answers by entitlements.'
   const steps = registry.counter('funnel_total', about, ['merchant', 'client', 'step'])
   const refusals = registry.counter(
     'refusals_total',

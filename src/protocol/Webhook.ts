@@ -6,6 +6,7 @@
 /** Every type of event. Those of orders end in the state that the order has reached. */
 export const eventTypes = [
   'payment.confirmed',
+  'payment.refunded',
   'delivery.failed',
   'order.settling',
   'order.settled',

@@ -1,8 +1,10 @@
 import { expect, test } from 'bun:test'
 import { postgres } from '../../db/dialect'
+import { createEntitlementReads } from '../../db/entitlements'
 import { adminStatements } from '../../db/postgres/admin'
 import { positional } from '../../db/postgres/rows'
 import { spanSql } from '../../db/postgres/sales'
+import { createRefundReads } from '../../db/refunds'
 import { salesSql } from '../../db/sales'
 import { createLedger } from '../../db/sqlite/ledger'
 import { openInMemory } from '../../db/sqlite/open'
@@ -14,7 +16,7 @@ import { createRandom } from '../soak/random'
 
 /** Tables that grow with the payments, with the messages or with the grants. */
 const growing =
-  /Seq Scan on (payments|transactions|transaction_members|orders|jobs|job_transactions|authorizations|answers|webhooks|grants|grant_top_ups)\b/
+  /Seq Scan on (payments|transactions|transaction_members|orders|jobs|job_transactions|authorizations|answers|webhooks|grants|grant_top_ups|entitlements|entitlement_uses|refunds)\b/
 
 /** More rows than fit into a few pages, which the planner would rather read at once. */
 const more = `INSERT INTO transactions (hash, network, relayer, nonce, kind, product, "to", raw,
@@ -52,11 +54,23 @@ test.skipIf(!hasPostgres)(
         await query(`DEALLOCATE ${name}`)
         return lines.map((line) => line['QUERY PLAN'] ?? '').join('\n')
       }
+      const texts: string[] = []
+      const selects = {
+        dialect: postgres,
+        select: (text: string) => {
+          texts.push(text)
+          return async () => []
+        },
+      }
+      createEntitlementReads(selects)
+      createRefundReads(selects)
       const look = async () => {
         const plans: [string, string][] = [
           ['due', await planOf('due', positional(`SELECT * FROM webhooks WHERE ${isDue}`, {}))],
           ['alert', await planOf('alert', positional(alertSql, {}))],
         ]
+        for (const [at, text] of texts.entries())
+          plans.push([text, await planOf(`read_${at}`, positional(text, {}))])
         for (const [name, sql] of Object.entries(statements))
           plans.push([name, await planOf(`plan_${name}`, positional(sql, {}))])
         return plans

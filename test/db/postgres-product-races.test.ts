@@ -7,7 +7,7 @@ import { searchFunctions } from '../../db/postgres/functions'
 import { connect, type Line } from '../../db/postgres/Line'
 import { toJson } from '../../db/postgres/rows'
 import { productRows } from '../../db/postgres/settling'
-import { answers, authorizations, grants, orders, payments } from '../../db/schema'
+import { answers, authorizations, entitlements, grants, orders, payments } from '../../db/schema'
 import { account } from '../../src/demo/accounts'
 import { orderOf, paymentRow } from '../harness/desk-orders'
 import { freshDatabase, hasPostgres } from '../harness/postgres'
@@ -236,6 +236,63 @@ describe.skipIf(!hasPostgres)('two connections', () => {
     )
     expect(ended).toEqual({ waited: true, ended: 'payment-not-confirmed' })
     expect((await gateways[1].orders.find(other.id))?.state).toBe('settled')
+  })
+
+  /** A confirmed payment of the gateway, with a pass. */
+  const passOf = async () => {
+    const order = { ...orderOf(random), paymentId: `p${++serial}`, settlementTx: hash('a') }
+    const paid = { state: 'confirmed', logIndex: serial, blockNumber: 5n, confirmedAt: 3 } as const
+    const row = { ...paymentRow(order), ...paid, product: 'gateway' } as const
+    await gateways[0].insert(payments, row)
+    const { id: paymentId, network, payer: wallet } = row
+    await gateways[0].insert(entitlements, {
+      ...{ id: `pass|${paymentId}`, kind: 'pass', merchant: 'm', route: '/r', wallet, paymentId },
+      ...{ network, periodMs: 9, uses: 0, usesMax: 2, attempts: 0, createdAt: 1 },
+    })
+    const use = { id: `use${serial}`, entitlement: `pass|${paymentId}`, trial: null, day: null }
+    const [wanted, terms] = [
+      { payment: paymentId, amount: '1' },
+      { from: 0, to: 9, per_day: '9' },
+    ]
+    const refund = { payment_id: paymentId, account: wallet, reason: 'undelivered', attempts: 0 }
+    return {
+      paymentId,
+      use: call('use_entitlement', { ...use, attempts: 6, at: 4, by: null }),
+      refund: call('request_refund', { ...wanted, ...terms, row: { ...refund, created_at: 1 } }),
+      begin: call('begin_delivery', {
+        by: crypto.randomUUID(),
+        items: [{ id: paymentId, attempts: null }],
+      }),
+      reopen: {
+        text: `UPDATE payments SET state = 'broadcast', log_index = NULL, block_number = NULL,
+          confirmed_at = NULL WHERE id = $1`,
+        values: [paymentId],
+      },
+      uses: async () =>
+        (await gateways[0].rows(entitlements)).find((each) => each.paymentId === paymentId)?.uses,
+      delivery: async () =>
+        (await gateways[0].rows(payments)).find(({ id }) => id === paymentId)?.delivery,
+    }
+  }
+
+  test('attack: a use waits for a reorganisation and a refund of its payment, and finds them', async () => {
+    for (const first of ['reopen', 'refund'] as const) {
+      const [one, other] = [await passOf(), await passOf()]
+      const waited = { waited: true, ended: 'done' }
+      expect(await race(one[first], one.use)).toEqual(waited)
+      expect(await one.uses()).toBe(0)
+      expect(await race(other[first], other.use, 'ROLLBACK')).toEqual(waited)
+      expect(await other.uses()).toBe(1)
+    }
+  })
+
+  test('attack: a delivery waits for a refund of its payment, and does not begin after it', async () => {
+    const [one, other] = [await passOf(), await passOf()]
+    const waited = { waited: true, ended: 'done' }
+    expect(await race(one.refund, one.begin)).toEqual(waited)
+    expect(await one.delivery()).toBe('none')
+    expect(await race(other.refund, other.begin, 'ROLLBACK')).toEqual(waited)
+    expect(await other.delivery()).toBe('delivering')
   })
 
   test('of two equal moves at two gateways one is made', async () => {

@@ -108,6 +108,8 @@ describe.skipIf(!hasPostgres)('the rules of rows', () => {
       ['orders', { id: `ord_${'1'.repeat(32)}`, payment_id: 'none' }],
       ['transaction_members', { payment_id: 'none', position: 5 }],
       ['job_transactions', { transaction_hash: hash('f') }],
+      ['refunds', { payment_id: 'none' }],
+      ['entitlements', { id: 'again|none', payment_id: 'none' }],
     ]
     for (const [table, change] of cases) {
       const kinds = [await insert(sqlite, table, change), await insert(postgres, table, change)]
@@ -192,6 +194,15 @@ describe.skipIf(!hasPostgres)('the triggers', () => {
       expect(fault?.name).toContain('never deleted')
     })
   }
+
+  test('error: no database changes what a refund was agreed on, or forgets an attempt', async () => {
+    const refused: string[] = []
+    for (const [name, value] of Object.entries<Row[string]>(rows.refunds ?? {}))
+      if (await alike(`UPDATE refunds SET "${name}" = ?`, [otherThan(value)])) refused.push(name)
+    expect(refused).toEqual(['payment_id', 'account', 'amount_atomic', 'reason', 'created_at'])
+    expect((await alike('UPDATE refunds SET attempts = 0', []))?.kind).toBe('trigger')
+    expect((await alike('DELETE FROM refunds', []))?.name).toBe('a refund is never deleted')
+  })
 
   test('error: no database forgets a swap, or refunds one that succeeded', async () => {
     await place('orders', 'swapped', { state: 'held', swap_tx: hash('5') })

@@ -72,6 +72,7 @@ function countsOf(random: Random) {
       { step: 'asked', detail: '' },
       { step: 'tried', detail: 'x402' },
       { step: 'refused', detail: 'rate-limited' },
+      { step: 'free', detail: 'pass' },
     ] as const),
     times: random.between(0, 50),
   }
@@ -138,10 +139,11 @@ function addPayment(world: World, { network, hash, logIndex, changes }: PaymentO
   const attempts = random.between(delivery === 'none' ? 0 : 1, 13)
   const isRedeemable = random.chance(0.5)
   const key = random.chance(0.3) ? `key-${world.serial}` : null
+  const amount = amountOf(world)
   add(world, 'payments', {
     ...{ id, method: 'eip3009', network, chain_id: Number(network.slice(7)) },
     ...{ asset: assetAt(network), payer: random.pick(payers), payee: random.pick(payees) },
-    ...{ amount_atomic: amountOf(world), nonce: random.bytes32(), valid_after: '0' },
+    ...{ amount_atomic: amount, nonce: random.bytes32(), valid_after: '0' },
     ...{ valid_before: '1', signature: '0x', product: random.pick(['gateway', 'facilitator']) },
     ...{ protocol: random.pick(['mpp', 'x402']), merchant: random.pick(['shop', 'other', '']) },
     ...{ route: random.pick(['/a', '/B', '/b/c']), fingerprint: 'f', resource: 'r' },
@@ -158,7 +160,19 @@ function addPayment(world: World, { network, hash, logIndex, changes }: PaymentO
   })
   world.serial++
   if (random.chance(0.2)) addAnswer(world, id, at)
+  if (isIn && random.chance(0.3)) addRefund(world, id, amount)
   return id
+}
+
+/** The money of a payment goes back, or a part of it, or it has failed to. */
+function addRefund(world: World, id: string, amount: string): void {
+  const { random } = world
+  const paid = random.chance(0.7) ? random.bytes32() : null
+  add(world, 'refunds', {
+    ...{ payment_id: id, account: payees[0] ?? '', amount_atomic: random.pick([amount, '1']) },
+    ...{ reason: 'operator', note: null, attempts: 1, paid_hash: paid, created_at: begin },
+  })
+  addJob(world, `repay:${id}:1`, networks[0])
 }
 
 function assetAt(network: string): string {

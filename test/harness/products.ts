@@ -93,9 +93,10 @@ export function sqliteProducts(): Products {
     order: (rows, { id, hash }) =>
       attempt(() => orders.riders.insert(rows, { id, transaction: hash })),
     ride: (rider, hash) =>
-      attempt(() =>
-        rider.kind === 'order' ? orders.riders.ride(rider, hash) : grants.riders.ride(rider, hash),
-      ),
+      attempt(() => {
+        if (rider.kind === 'order') orders.riders.ride(rider, hash)
+        if (rider.kind === 'grant') grants.riders.ride(rider, hash)
+      }),
     async settle(row) {
       const fresh = [{ row, rows: { settles: 'authorization' } as const }]
       const transaction = transactionOf(row.transactionHash)

@@ -3,13 +3,16 @@ import { createSubscribers } from '../../db/outbox'
 import { createJobReads, createTransactionReads } from '../../db/payment-reads'
 import { createCommits } from '../../db/postgres/commits'
 import { createDeliveries } from '../../db/postgres/deliveries'
+import { createEntitlements } from '../../db/postgres/entitlements'
 import { PostgresError } from '../../db/postgres/errors'
 import type { Fences } from '../../db/postgres/fences'
 import { installFunctions, searchFunctions } from '../../db/postgres/functions'
 import { type Lines, openLines } from '../../db/postgres/line-pool'
 import { createReader, createSharedPaymentReads, selectsOf } from '../../db/postgres/reader'
+import { createRefunds } from '../../db/postgres/refunds'
 import { createSettling } from '../../db/postgres/settling'
 import { startGas } from '../../db/postgres/sums'
+import { recoverUses } from '../../db/sqlite/entitlements'
 import { createLedger } from '../../db/sqlite/ledger'
 import { openInMemory } from '../../db/sqlite/open'
 import * as Event from '../../db/WebhookEvent'
@@ -21,7 +24,14 @@ import { at } from './settling-rows'
 /** The part of a ledger that settlement uses, and what a test sees of it. */
 export type Settling = Pick<
   Ledger,
-  'payments' | 'transactions' | 'jobs' | 'settling' | 'deliveries' | 'gas'
+  | 'payments'
+  | 'transactions'
+  | 'jobs'
+  | 'settling'
+  | 'deliveries'
+  | 'gas'
+  | 'entitlements'
+  | 'refunds'
 >
 
 export type SettlingLedger = {
@@ -35,6 +45,8 @@ export type SettlingLedger = {
   /** Messages of the events about a subject, in the order of their writing. */
   events(subject: string): Promise<readonly { type: string; body: string }[]>
   subscribe(gasPerDay: Subscriptions['gasPerDay']): void
+  /** Gives back the uses of processes that are gone. */
+  recover(): Promise<void>
   close(): Promise<void>
 }
 
@@ -59,6 +71,7 @@ export async function openSqlite(): Promise<SettlingLedger> {
         )
         .all(subject),
     subscribe: (gasPerDay) => ledger.webhooks.subscribe({ endpoints, gasPerDay }),
+    recover: async () => recoverUses(db),
     close: async () => db.close(),
   }
 }
@@ -109,6 +122,7 @@ export async function openGateway(
   const gas = await startGas(reader, now)
   const changes = { payment: () => undefined, job: () => undefined }
   const parts = { commits, reader, changes, gateway }
+  const entitlements = createEntitlements(parts)
   const ledger: Settling = {
     payments: createSharedPaymentReads(reader),
     transactions: createTransactionReads(selectsOf(reader)),
@@ -121,8 +135,11 @@ export async function openGateway(
     }),
     deliveries: createDeliveries(parts),
     gas: gas.totals,
+    entitlements,
+    refunds: createRefunds(parts),
   }
   return {
+    recover: entitlements.recover,
     ...{ ledger, lines, changed, events, gateway, subscribers },
     deadlocks: () => deadlocks,
     close() {
@@ -168,6 +185,7 @@ export async function openPostgres(): Promise<
         .filter((each) => each.subject === subject)
         .map(({ type, body }) => ({ type, body })),
     subscribe: (gasPerDay) => own.subscribers.subscribe({ endpoints, gasPerDay }),
+    recover: other.recover,
     async close() {
       own.close()
       other.close()

@@ -120,7 +120,14 @@ type Json = {
   ownPayments: Line[]
   facilitator: Line[]
   otherGas: Line[]
-  requests: { merchant: string; route: string; asked: number; paid: number; failed: number }[]
+  requests: {
+    merchant: string
+    route: string
+    asked: number
+    paid: number
+    failed: number
+    free: Record<string, number>
+  }[]
   unknownGas: number
 }
 
@@ -259,6 +266,7 @@ test('requests are counted by route, and survive a restart', async () => {
     asked: 19,
     paid: 18,
     failed: 2,
+    free: {},
   })
   expect(await count('model', '/chat')).toMatchObject({ asked: 2, paid: 1, failed: 1 })
   expect(await count('stock', '/api/stock/buy')).toMatchObject({ asked: 2, paid: 2 })

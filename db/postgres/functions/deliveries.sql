@@ -3,14 +3,15 @@
 -- a call; `value` has a member for each id that was changed.
 
 -- {by, items: [{id, attempts: that the caller has counted, or null}]}. Begins deliveries that no live
--- gateway has, so the attempts of several gateways stay within the limit. `value`: the rows by id.
+-- gateway has, so the attempts of several gateways stay within the limit, and of payments without a refund,
+-- which the lock lets it see. `value`: the rows by id.
 CREATE FUNCTION begin_delivery(input jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
 DECLARE
   deliverer uuid := (input->>'by')::uuid;
   ids text[] := ARRAY(SELECT value->>'id' FROM jsonb_array_elements(input->'items'));
   rows jsonb;
 BEGIN
-  PERFORM lock_payments(ids);
+  PERFORM 1 FROM payments WHERE id = ANY(ids) ORDER BY id FOR NO KEY UPDATE;
   WITH begun AS (
     UPDATE payments
     SET delivery = 'delivering', attempts = payments.attempts + 1, delivering_by = deliverer
@@ -20,6 +21,7 @@ BEGIN
       AND (delivery = 'none' OR (delivery = 'delivering' AND (
         delivering_by IS NULL OR delivering_by = deliverer
         OR NOT EXISTS (SELECT 1 FROM gateways WHERE gateways.id = delivering_by))))
+      AND NOT EXISTS (SELECT 1 FROM refunds WHERE refunds.payment_id = payments.id)
     RETURNING payments.*
   )
   SELECT coalesce(jsonb_object_agg(begun.id, to_jsonb(begun)), '{}') INTO rows FROM begun;

@@ -69,6 +69,10 @@ BEGIN
     IF entry ? 'order' THEN
       PERFORM insert_order(entry->'order', stored->>'id', stored->>'transaction_hash');
     END IF;
+    IF entry ? 'entitlement' THEN
+      INSERT INTO entitlements
+      SELECT * FROM jsonb_populate_record(NULL::entitlements, entry->'entitlement');
+    END IF;
   EXCEPTION WHEN SQLSTATE 'TP001' THEN
     PERFORM refuse(SQLERRM, stored->>'id');
   END;
@@ -84,8 +88,8 @@ CREATE FUNCTION key_owner(payment jsonb) RETURNS text LANGUAGE sql STABLE AS $$
     AND state <> 'expired'
 $$;
 
--- {fence, transaction, fresh: {new_payment}, with_rows: [{row, order? | authorization?}], again: {id}, sorted,
--- members: {id}, limits: [{id, funds, key?}]}. Texts in braces are arrays of PostgreSQL, which it reads in a
+-- {fence, transaction, fresh: {new_payment}, with_rows: [{row, order? | authorization? | entitlement?}],
+-- again: {id}, sorted, members: {id}, limits: [{id, funds, key?}]}. Texts in braces are arrays of PostgreSQL, which it reads in a
 -- fraction of the time of JSON. `fresh` is in the order of the money, which is the same on every gateway:
 -- launches with common money then wait for each other without a deadlock. `value`: {settled: [row]}.
 CREATE FUNCTION launch(input jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
@@ -174,11 +178,13 @@ BEGIN
     ridden := to_jsonb(ride_order(rider, hash));
   ELSIF rider->>'kind' = 'grant' THEN
     ridden := to_jsonb(ride_grant(rider, hash));
+  ELSIF rider->>'kind' = 'repay' THEN
+    PERFORM ride_refund(rider);
   END IF;
   RETURN jsonb_build_object('value', ridden);
 END $$;
 
--- {row, order? | authorization?}. `value`: the row when it settles an authorization.
+-- {row, order? | authorization? | entitlement?}. `value`: the row when it settles an authorization.
 CREATE FUNCTION store_external(input jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
 BEGIN
   RETURN jsonb_build_object('value', insert_with_rows(input),

@@ -71,9 +71,9 @@ END $$;
 -- receipt, hashes: {hash}, job, at, day, is_costly, first: id of the first member, all: {id}, sorted;
 -- the members that a log pays: ids, indexes, starts, in braces, as if no log was taken, where the UNIQUE
 -- of payments refuses one that is; or else members: [{id, logs, starts}]; is_known}.
--- `value`: {paid: [id], wei, wasted}. `ids`: of those whose rows the caller needs, which are all of them, or
--- with `is_known`, when the caller has the payments, those that have other values than a payment that
--- is confirmed for the first time. Members that the receipt does not pay are reverted.
+-- `value`: {paid: [id], wei, wasted, refunded: of pay_refund when the job has paid one}. `ids`: of those
+-- whose rows the caller needs, which are all of them, or with `is_known`, when the caller has the payments,
+-- those that have other values than a payment that is confirmed for the first time. Members that the receipt does not pay are reverted.
 CREATE FUNCTION record(input jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
 DECLARE
   lane_epoch bigint := fence_stored(input->'fence');
@@ -90,6 +90,7 @@ DECLARE
   row_ids text[];
   reverted jsonb;
   ended text;
+  refunded jsonb;
   spent numeric := input->>'spent_wei';
   wasted numeric;
   total_wei numeric;
@@ -159,6 +160,9 @@ BEGIN
       ended_at = (input->>'at')::bigint
     WHERE id = input->>'job' AND state = 'broadcast'
     RETURNING id INTO ended;
+    IF is_success AND starts_with(ended, 'repay:') THEN
+      refunded := pay_refund(split_part(ended, ':', 2), included_hash);
+    END IF;
   END IF;
   wasted := CASE WHEN (input->>'is_costly')::boolean
     AND NOT coalesce(input->>'first' = ANY(paid_ids), false) THEN spent ELSE 0 END;
@@ -177,9 +181,13 @@ BEGIN
     'value', jsonb_build_object('paid', paid_ids, 'wei', total_wei::text, 'wasted', total_wasted::text),
     'payments', paid_ids);
   IF num_nonnulls(displaced, row_ids, reverted, ended) > 0 THEN
+    IF refunded IS NOT NULL THEN
+      assigned := jsonb_set(assigned, '{value,refunded}', refunded);
+    END IF;
     RETURN assigned || jsonb_build_object(
       'payments',
-      coalesce(displaced->'payments', '[]') || to_jsonb(paid_ids) || coalesce(reverted, '[]'),
+      coalesce(displaced->'payments', '[]') || to_jsonb(paid_ids) || coalesce(reverted, '[]')
+        || list_of(refunded->'payment'->>'id'),
       'jobs', coalesce(displaced->'jobs', '[]') || list_of(ended))
       || CASE WHEN row_ids IS NULL THEN '{}' ELSE jsonb_build_object('ids', row_ids) END;
   END IF;

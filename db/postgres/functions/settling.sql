@@ -134,11 +134,18 @@ BEGIN
     'payments', paid, 'jobs', list_of(opened));
 END $$;
 
--- Reopens the job that this transaction ended. Returns its id.
+-- Reopens the job that this transaction ended, and with it the refund that it paid. Returns its id.
 CREATE FUNCTION reopen_job(removed text) RETURNS text LANGUAGE sql AS $$
-  UPDATE jobs SET state = 'broadcast', block_number = NULL, receipt = NULL, ended_at = NULL
-  WHERE transaction_hash = removed AND state IN ('confirmed', 'failed')
-  RETURNING id
+  WITH opened AS (
+    UPDATE jobs SET state = 'broadcast', block_number = NULL, receipt = NULL, ended_at = NULL
+    WHERE transaction_hash = removed AND state IN ('confirmed', 'failed')
+    RETURNING id
+  ), unpaid AS (
+    UPDATE refunds SET paid_hash = NULL FROM opened
+    WHERE starts_with(opened.id, 'repay:') AND payment_id = split_part(opened.id, ':', 2)
+      AND paid_hash = removed
+  )
+  SELECT id FROM opened
 $$;
 
 -- Marks replaced transactions of a job as sent, because any may be included.

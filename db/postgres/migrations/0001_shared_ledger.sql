@@ -70,7 +70,7 @@ CREATE TABLE "requests" (
 	"times" bigint NOT NULL,
 	CONSTRAINT "requests_day_merchant_route_client_step_detail_pk" PRIMARY KEY("day","merchant","route","client","step","detail"),
 	CONSTRAINT "requests_day" CHECK ("requests"."day" >= 0 AND "requests"."day" % 86400000 = 0),
-	CONSTRAINT "requests_step" CHECK ("requests"."step" IN ('asked', 'tried', 'refused', 'paid')),
+	CONSTRAINT "requests_step" CHECK ("requests"."step" IN ('asked', 'tried', 'refused', 'paid', 'free')),
 	CONSTRAINT "requests_detail" CHECK (("requests"."detail" = '') = ("requests"."step" IN ('asked', 'paid'))),
 	CONSTRAINT "requests_times" CHECK ("requests"."times" >= 0)
 );
@@ -318,12 +318,62 @@ CREATE TABLE "webhooks" (
 	CONSTRAINT "webhooks_state" CHECK ("webhooks"."state" IN ('waiting', 'delivered', 'failed')),
 	CONSTRAINT "webhooks_ended_at" CHECK (("webhooks"."state" = 'waiting') = ("webhooks"."ended_at" IS NULL))
 );
+CREATE TABLE "entitlements" (
+	"id" text COLLATE "C" PRIMARY KEY NOT NULL,
+	"kind" text COLLATE "C" NOT NULL,
+	"merchant" text COLLATE "C" NOT NULL,
+	"route" text COLLATE "C" NOT NULL,
+	"wallet" text COLLATE "C" /* address */,
+	"fingerprint" text COLLATE "C",
+	"payment_id" text COLLATE "C",
+	"network" text COLLATE "C",
+	"period_ms" bigint,
+	"uses" bigint NOT NULL,
+	"uses_max" bigint NOT NULL,
+	"attempts" bigint NOT NULL,
+	"created_at" bigint NOT NULL,
+	"expires_at" bigint,
+	CONSTRAINT "entitlements_kind" CHECK ("entitlements"."kind" IN ('again', 'pass', 'trial', 'day') AND "entitlements"."id" LIKE "entitlements"."kind" || '|%'),
+	CONSTRAINT "entitlements_wallet" CHECK (("entitlements"."kind" = 'day') = ("entitlements"."wallet" IS NULL) AND ("entitlements"."wallet" IS NULL OR ("entitlements"."wallet" ~ '^0x[0-9a-fA-F]*$' AND length("entitlements"."wallet") = 42))),
+	CONSTRAINT "entitlements_network" CHECK (("entitlements"."kind" = 'day') = ("entitlements"."network" IS NULL) AND ("entitlements"."network" IS NULL OR "entitlements"."network" ~ '^eip155:[1-9]')),
+	CONSTRAINT "entitlements_fingerprint" CHECK (("entitlements"."kind" = 'again') = ("entitlements"."fingerprint" IS NOT NULL)),
+	CONSTRAINT "entitlements_payment" CHECK (("entitlements"."kind" IN ('again', 'pass')) = ("entitlements"."payment_id" IS NOT NULL)),
+	CONSTRAINT "entitlements_period" CHECK (("entitlements"."payment_id" IS NULL) = ("entitlements"."period_ms" IS NULL) AND ("entitlements"."period_ms" IS NULL OR "entitlements"."period_ms" > 0)),
+	CONSTRAINT "entitlements_uses" CHECK ("entitlements"."uses" >= 0 AND "entitlements"."uses" <= "entitlements"."uses_max" AND "entitlements"."uses" <= "entitlements"."attempts" AND "entitlements"."uses_max" > 0)
+);
+CREATE TABLE "entitlement_uses" (
+	"id" text COLLATE "C" PRIMARY KEY NOT NULL,
+	"entitlement_id" text COLLATE "C" NOT NULL,
+	"day_id" text COLLATE "C",
+	"wallet" text COLLATE "C" /* address */ NOT NULL,
+	"state" text COLLATE "C" NOT NULL,
+	"created_at" bigint NOT NULL,
+	CONSTRAINT "entitlement_uses_state" CHECK ("entitlement_uses"."state" IN ('running', 'delivered', 'failed')),
+	CONSTRAINT "entitlement_uses_wallet" CHECK ("entitlement_uses"."wallet" ~ '^0x[0-9a-fA-F]*$' AND length("entitlement_uses"."wallet") = 42)
+);
+CREATE TABLE "refunds" (
+	"payment_id" text COLLATE "C" PRIMARY KEY NOT NULL,
+	"account" text COLLATE "C" /* address */ NOT NULL,
+	"amount_atomic" text COLLATE "C" NOT NULL,
+	"reason" text COLLATE "C" NOT NULL,
+	"note" text COLLATE "C",
+	"attempts" bigint NOT NULL,
+	"paid_hash" text COLLATE "C",
+	"created_at" bigint NOT NULL,
+	CONSTRAINT "refunds_account" CHECK ("refunds"."account" ~ '^0x[0-9a-fA-F]*$' AND length("refunds"."account") = 42),
+	CONSTRAINT "refunds_amount" CHECK ("refunds"."amount_atomic" ~ '^(0|[1-9][0-9]*)$' AND "refunds"."amount_atomic" <> '0'),
+	CONSTRAINT "refunds_reason" CHECK ("refunds"."reason" IN ('operator', 'undelivered')),
+	CONSTRAINT "refunds_attempts" CHECK ("refunds"."attempts" >= 0),
+	CONSTRAINT "refunds_paid" CHECK ("refunds"."paid_hash" IS NULL OR ("refunds"."paid_hash" ~ '^0x[0-9a-f]*$' AND length("refunds"."paid_hash") = 66))
+);
 ALTER TABLE "job_transactions" ADD CONSTRAINT "job_transactions_job_id_jobs_id_fk" FOREIGN KEY ("job_id") REFERENCES "jobs"("id") ON DELETE no action ON UPDATE no action;
 ALTER TABLE "job_transactions" ADD CONSTRAINT "job_transactions_transaction_hash_transactions_hash_fk" FOREIGN KEY ("transaction_hash") REFERENCES "transactions"("hash") ON DELETE no action ON UPDATE no action;
 ALTER TABLE "orders" ADD CONSTRAINT "orders_payment_id_payments_id_fk" FOREIGN KEY ("payment_id") REFERENCES "payments"("id") ON DELETE no action ON UPDATE no action;
 ALTER TABLE "answers" ADD CONSTRAINT "answers_payment_id_payments_id_fk" FOREIGN KEY ("payment_id") REFERENCES "payments"("id") ON DELETE no action ON UPDATE no action;
 ALTER TABLE "transaction_members" ADD CONSTRAINT "transaction_members_transaction_hash_transactions_hash_fk" FOREIGN KEY ("transaction_hash") REFERENCES "transactions"("hash") ON DELETE no action ON UPDATE no action;
 ALTER TABLE "transaction_members" ADD CONSTRAINT "transaction_members_payment_id_payments_id_fk" FOREIGN KEY ("payment_id") REFERENCES "payments"("id") ON DELETE no action ON UPDATE no action;
+ALTER TABLE "entitlements" ADD CONSTRAINT "entitlements_payment_id_payments_id_fk" FOREIGN KEY ("payment_id") REFERENCES "payments"("id") ON DELETE no action ON UPDATE no action;
+ALTER TABLE "refunds" ADD CONSTRAINT "refunds_payment_id_payments_id_fk" FOREIGN KEY ("payment_id") REFERENCES "payments"("id") ON DELETE no action ON UPDATE no action;
 CREATE UNIQUE INDEX "authorizations_money" ON "authorizations" USING btree ("network",lower("asset"),lower("payer"),"nonce");
 CREATE INDEX "authorizations_open" ON "authorizations" USING btree ("state") WHERE state IN ('authorized', 'metered');
 CREATE INDEX "authorizations_failed" ON "authorizations" USING btree (lower("payer"),"failed_at") WHERE failed_at IS NOT NULL;
@@ -344,6 +394,7 @@ CREATE INDEX "answers_expiry" ON "answers" USING btree ("expires_at");
 CREATE UNIQUE INDEX "payments_money" ON "payments" USING btree ("network",lower("asset"),lower("payer"),"nonce");
 CREATE UNIQUE INDEX "payments_log" ON "payments" USING btree ("network","transaction_hash","log_index") WHERE log_index IS NOT NULL;
 CREATE UNIQUE INDEX "payments_redeem" ON "payments" USING btree ("redeem_token_hash") WHERE redeem_token_hash IS NOT NULL;
+CREATE INDEX "payments_redeemable" ON "payments" USING btree ("redeem_until") WHERE redeem_until IS NOT NULL;
 CREATE INDEX "payments_unfinished" ON "payments" USING btree ("state") WHERE state IN ('broadcast', 'reverted');
 CREATE INDEX "payments_idempotency" ON "payments" USING btree ("merchant","route",lower("payer"),"idempotency_key") WHERE idempotency_key IS NOT NULL;
 CREATE INDEX "payments_block" ON "payments" USING btree ("network","block_number") WHERE block_number IS NOT NULL;
@@ -352,6 +403,12 @@ CREATE UNIQUE INDEX "transactions_included" ON "transactions" USING btree ("netw
 CREATE INDEX "transactions_block" ON "transactions" USING btree ("network","block_number") WHERE block_number IS NOT NULL;
 CREATE INDEX "transactions_unfinished" ON "transactions" USING btree ("state") WHERE state IN ('signed', 'sent');
 CREATE INDEX "transactions_unpaid" ON "transactions" USING btree ("created_at") WHERE kind NOT IN ('payment', 'batch');
+CREATE INDEX "entitlements_wallet" ON "entitlements" USING btree (lower("wallet"),"merchant","route","fingerprint","id") WHERE wallet IS NOT NULL;
+CREATE INDEX "entitlements_expiry" ON "entitlements" USING btree ("expires_at") WHERE expires_at IS NOT NULL;
+CREATE INDEX "entitlement_uses_running" ON "entitlement_uses" USING btree ("state") WHERE state = 'running';
+CREATE INDEX "entitlement_uses_created" ON "entitlement_uses" USING btree ("created_at");
+CREATE INDEX "refunds_created" ON "refunds" USING btree ("created_at");
+CREATE INDEX "refunds_open" ON "refunds" USING btree ("created_at") WHERE paid_hash IS NULL;
 CREATE INDEX "webhooks_due" ON "webhooks" USING btree ("endpoint","due_at") WHERE state = 'waiting';
 CREATE INDEX "webhooks_subject" ON "webhooks" USING btree ("endpoint","subject","seq") WHERE state = 'waiting';
 CREATE INDEX "webhooks_ended" ON "webhooks" USING btree ("endpoint","ended_at") WHERE ended_at IS NOT NULL;
@@ -418,6 +475,9 @@ CREATE INDEX "payer_failures_expiry" ON "payer_failures" ("full_at");
 
 -- The gateway that forwards the request of an authorization.
 ALTER TABLE "authorizations" ADD COLUMN "authorized_by" uuid;
+
+-- The gateway that makes the answer of a use.
+ALTER TABLE "entitlement_uses" ADD COLUMN "gateway" uuid;
 
 -- A payment is updated twice after its insert, and a transaction once. With room in the same page an
 -- update that changes no indexed column writes no index.
@@ -498,6 +558,17 @@ FOR EACH ROW WHEN (
 EXECUTE FUNCTION forbid_change('what was authorized and charged does not change');
 CREATE TRIGGER authorizations_kept BEFORE DELETE ON "authorizations"
 FOR EACH ROW EXECUTE FUNCTION forbid_change('an authorization is never deleted');
+
+-- The account of a refund is that of all its attempts, because its nonce lets the money move once.
+CREATE TRIGGER refunds_agreed BEFORE UPDATE ON "refunds"
+FOR EACH ROW WHEN (
+  (OLD.payment_id, lower(OLD.account), OLD.amount_atomic, OLD.reason, OLD.created_at)
+  IS DISTINCT FROM (NEW.payment_id, lower(NEW.account), NEW.amount_atomic, NEW.reason, NEW.created_at)
+  OR NEW.attempts < OLD.attempts
+)
+EXECUTE FUNCTION forbid_change('what a refund was agreed on does not change');
+CREATE TRIGGER refunds_kept BEFORE DELETE ON "refunds"
+FOR EACH ROW EXECUTE FUNCTION forbid_change('a refund is never deleted');
 
 -- A transaction of ours may be mined after its order had failed: the desk has the money then.
 CREATE TRIGGER orders_transitions BEFORE UPDATE OF "state" ON "orders"

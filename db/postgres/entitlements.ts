@@ -1,0 +1,44 @@
+import type { EntitlementLedger, Used } from '../Entitlement'
+import { createEntitlementReads, createEntitlementSweep, freshRows } from '../entitlements'
+import { entitlements } from '../schema'
+import type { Parts } from './parts'
+import { selectsOf } from './reader'
+import { toJson } from './rows'
+import { changeOf } from './webhooks'
+
+/** Entitlements and their uses, whose counters all gateways share. */
+export function createEntitlements({
+  commits,
+  reader,
+  gateway: by,
+}: Pick<Parts, 'commits' | 'reader' | 'gateway'>): EntitlementLedger & {
+  /** Gives back the uses of gateways that are gone. */
+  recover(): Promise<void>
+} {
+  return {
+    ...createEntitlementReads(selectsOf(reader)),
+    async use(input) {
+      const { id, entitlement, attemptsMax: attempts, now: at } = input
+      const { trial, day } = freshRows(input)
+      const used = 'id' in entitlement ? entitlement.id : (trial?.id ?? '')
+      const rowOf = (row: typeof trial) => (row === undefined ? null : toJson(entitlements, row))
+      return commits.add({
+        call: 'use_entitlement',
+        input: { id, entitlement: used, trial: rowOf(trial), day: rowOf(day), attempts, at, by },
+        // A paid one locks its payment first.
+        key: used.split('|').at(-1) ?? used,
+        locks: [id, used, ...(day ? [day.id] : [])],
+        read: (value) => value as Used,
+      })
+    },
+    end: (id, isDelivered) =>
+      commits.addSoon({
+        call: 'end_use',
+        input: { id, is_delivered: isDelivered },
+        key: id,
+        read: (value) => value === true,
+      }),
+    sweep: createEntitlementSweep({ change: changeOf({ commits }) }),
+    recover: () => commits.add({ call: 'recover_uses', input: {}, key: '' }),
+  }
+}

@@ -1,0 +1,94 @@
+import type { Hex } from 'viem'
+import { dayMs } from '../src/protocol/Time'
+import * as Refund from './Refund'
+import { idAt } from './sales'
+import { type RefundRow, refunds } from './schema'
+import { columnsIn, decoderOf, type Selects } from './select'
+
+/** The job of the newest attempt: its id is that of `Refund.jobId`. */
+const ofJob = (column: string) => `(SELECT ${column} FROM jobs
+  WHERE jobs.id = 'repay:' || refunds.payment_id || ':' || refunds.attempts)`
+
+export const columns = `${columnsIn(refunds)}, ${ofJob('jobs.state')} AS "jobState",
+  ${ofJob('jobs.transaction_hash')} AS "jobHash"`
+
+type Found = { jobState: string | null; jobHash: Hex | null }
+
+const decode = decoderOf(refunds)
+
+/** The refund of a row with the columns above. */
+export function toRefund(found: unknown): Refund.Refund {
+  const { note, paidHash, ...row } = decode(found)
+  const { jobState, jobHash } = found as Found
+  return {
+    ...row,
+    note: note ?? undefined,
+    transaction: paidHash ?? jobHash ?? undefined,
+    state: paidHash !== null ? 'refunded' : stateOf(jobState),
+  }
+}
+
+function stateOf(job: string | null): Refund.State {
+  if (job === null) return 'requested'
+  return job === 'broadcast' ? 'sent' : 'failed'
+}
+
+/** A payment without a refund: a value of one row, as in db/entitlements.ts. */
+const isUnrefunded = `(SELECT refunds.payment_id FROM refunds
+  WHERE refunds.payment_id = payments.id) IS NULL`
+
+export function createRefundReads(selects: Selects) {
+  const { dialect, select } = selects
+  const all = (rest: string) => {
+    const found = select(`SELECT ${columns} FROM refunds ${rest}`)
+    return async (values = {}) => (await found(values)).map(toRefund)
+  }
+  const byId = all('WHERE payment_id = $id')
+  const open = all('WHERE paid_hash IS NULL ORDER BY created_at, payment_id')
+  const list = all(`WHERE CAST($before AS TEXT) IS NULL OR (created_at, payment_id) <
+      (SELECT last.created_at, last.payment_id FROM refunds AS last WHERE last.payment_id = $before)
+    ORDER BY created_at DESC, payment_id DESC LIMIT $limit`)
+  const isDue = `state = 'confirmed' AND product = 'gateway' AND delivery <> 'delivered'
+    AND ${dialect.isIn('merchant', '$merchants')} AND ${isUnrefunded}`
+  const unanswered = select<{ id: string; isDue: number }>(
+    `SELECT id, CASE WHEN redeem_until IS NULL AND ${isDue} THEN 1 ELSE 0 END AS "isDue"
+     FROM payments WHERE id > $afterId AND id < $toId ORDER BY id LIMIT $limit`,
+  )
+  const ended = select<{ id: string }>(
+    `SELECT id FROM payments WHERE redeem_until > $from AND redeem_until <= $now AND ${isDue}
+     ORDER BY redeem_until LIMIT $limit`,
+  )
+  return {
+    find: async (paymentId: string) => (await byId({ id: paymentId }))[0],
+    open: () => open(),
+    list: ({ before = null, limit }: { before: string | null | undefined; limit: number }) =>
+      list({ before, limit }),
+    async undelivered(of: Parameters<Refund.RefundLedger['undelivered']>[0]) {
+      const { afterId, now, limit } = of
+      const merchants = JSON.stringify(of.merchants)
+      const toId = idAt(now - Refund.unansweredMs)
+      const rows = await unanswered({ afterId, toId, merchants, limit })
+      const ids = rows.filter((row) => row.isDue === 1).map(({ id }) => id)
+      const lastId = rows.at(-1)?.id ?? afterId
+      if (rows.length === limit) return { ids, lastId }
+      const others = await ended({ from: now - Refund.lookBackMs, now, merchants, limit })
+      return { ids: [...ids, ...others.map(({ id }) => id)], lastId }
+    },
+  }
+}
+
+/** The UTC day whose refunds are summed for a request. Unix ms. */
+export function summedDay(now: number): { from: number; to: number } {
+  const from = now - (now % dayMs)
+  return { from, to: from + dayMs }
+}
+
+export function refundRow(
+  { paymentId, account, reason, note, now }: Refund.RefundRequest,
+  amountAtomic: bigint,
+): RefundRow {
+  return {
+    ...{ paymentId, account, amountAtomic, reason, note: note ?? null },
+    ...{ attempts: 0, paidHash: null, createdAt: now },
+  }
+}
