@@ -220,8 +220,9 @@ export type Fingerprints = {
   relayers: readonly string[]
   /** One for each challenge secret; the first one signs. */
   challenges: readonly string[]
-  /** Address of DESK_KEY, where that is set. */
+  /** Addresses of DESK_KEY and REFUND_KEY, where they are set. */
   desk?: string
+  refund?: string
 }
 
 type Identity = { id: string; service: Fingerprints }
@@ -240,6 +241,7 @@ export type KeySecrets = {
   challengeSecrets: readonly Uint8Array[]
   deskKey: Uint8Array
   isDeskNamed: boolean
+  refundKey?: Uint8Array | undefined
 }
 
 /** What identifies the service that has these secrets. */
@@ -249,6 +251,7 @@ export function fingerprintsOf({
   challengeSecrets,
   deskKey,
   isDeskNamed,
+  refundKey,
 }: KeySecrets): Fingerprints {
   return {
     receipt: Crypto.addressOf(receiptKey),
@@ -256,6 +259,7 @@ export function fingerprintsOf({
     // Without DESK_KEY the first relayer is the desk's account, and gateways may order their relayers
     // differently.
     ...(isDeskNamed && { desk: Crypto.addressOf(deskKey) }),
+    ...(refundKey && { refund: Crypto.addressOf(refundKey) }),
     // Every challenge publishes an HMAC of the same secret, so this reveals nothing more.
     challenges: challengeSecrets.map((secret) =>
       new Bun.CryptoHasher('sha256', secret).update('fingerprint').digest('hex').slice(0, 16),
@@ -306,7 +310,7 @@ export async function assertSameKeys(query: Query, own: Fingerprints): Promise<v
     `SELECT host, fingerprints FROM gateways WHERE seen_at > clock_timestamp() - interval '10 s'`,
   )
   for (const { host, fingerprints } of rows) {
-    const { receipt, relayers, challenges, desk } = fingerprints
+    const { receipt, relayers, challenges, desk, refund } = fingerprints
     const [signing = ''] = challenges
     const [ownSigning = ''] = own.challenges
     const differing = [
@@ -318,6 +322,10 @@ export async function assertSameKeys(query: Query, own: Fingerprints): Promise<v
         own.desk !== undefined &&
         desk !== own.desk &&
         `DESK_KEY (${desk}, here ${own.desk})`,
+      refund !== undefined &&
+        own.refund !== undefined &&
+        refund !== own.refund &&
+        `REFUND_KEY (${refund}, here ${own.refund})`,
     ].filter((name) => name !== false)
     if (differing.length === 0) continue
     throw new DatabaseStartError(

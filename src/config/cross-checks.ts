@@ -85,9 +85,20 @@ function checkRelayers(source: Source, config: Parsed, relayers: readonly Addres
   const known = relayers.find((address) => developmentAccounts.includes(address))
   if (real === undefined || known === undefined) return
   const message =
-    `RELAYER_KEYS or DESK_KEY has the public test key of ${known}: anyone can take its coins on ` +
-    `${real.name}. Unset it to have a key generated, or set your own (openssl rand -hex 32)`
+    `RELAYER_KEYS, DESK_KEY or REFUND_KEY has the public test key of ${known}: anyone can take its ` +
+    `coins on ${real.name}. Unset it, or set your own (openssl rand -hex 32)`
   report(source, ['networks', real.id], message)
+}
+
+/** Reports merchants that promise refunds, without an account that pays them. */
+export function reportUnpaidRefunds(source: Source, { merchants }: Parsed): void {
+  merchants.forEach(({ refund }, i) => {
+    if (refund !== 'undelivered') return
+    const message =
+      'refund = "undelivered" needs REFUND_KEY, the key of the account that pays it: set it (openssl ' +
+      'rand -hex 32), or write "by-hand"'
+    report(source, ['merchants', i, 'refund'], message)
+  })
 }
 
 /** Whether every RPC is on this machine, or the chain is the one of anvil and hardhat. */
@@ -111,7 +122,7 @@ function payoutFault(
     return 'is a contract, not a wallet: write a wallet of yours'
   if (payout === documentedPayout) return 'is the example of the documents: write a wallet of yours'
   if (relayers.includes(payout))
-    return 'is a relayer of this gateway, which only pays gas: write another wallet'
+    return 'is a relayer of this gateway, its desk or its account of refunds: write another wallet'
   if (developmentAccounts.includes(payout))
     return 'is a public development account that anyone can empty: write a wallet of yours'
   return undefined

@@ -44,7 +44,9 @@ export function readEnv(env: Env): Lookup {
 
 /** Names of what no upstream, page or place of alerts may get. */
 export const ownSecrets: ReadonlySet<string> = new Set(
-  'RELAYER_KEYS DESK_KEY CHALLENGE_SECRETS RECEIPT_KEY ADMIN_TOKEN DATABASE_URL'.split(' '),
+  'RELAYER_KEYS DESK_KEY REFUND_KEY CHALLENGE_SECRETS RECEIPT_KEY ADMIN_TOKEN DATABASE_URL'.split(
+    ' ',
+  ),
 )
 
 export type Secrets = {
@@ -54,6 +56,8 @@ export type Secrets = {
   deskKey: Uint8Array
   /** Whether the environment has the desk's key. */
   isDeskNamed: boolean
+  /** The key of the account that refunds are paid from; never generated. */
+  refundKey: Uint8Array | undefined
   /** HMAC keys of at least 32 bytes. The first signs challenges, all verify. */
   challengeSecrets: readonly Uint8Array[]
   receiptKey: Uint8Array
@@ -87,6 +91,7 @@ export function loadSecrets({ dataDir, env, isShared, random = randomBytes }: Op
   const errors: string[] = []
   const relayer = attempt(errors, () => keysOf(lookup, 'RELAYER_KEYS'))
   const desk = attempt(errors, () => keysOf(lookup, 'DESK_KEY', 1)?.[0])
+  attempt(errors, () => findRefundKey(env, [...(relayer ?? []), desk]))
   const challenge = attempt(errors, () => challengeSecretsOf(lookup))
   const receipt = attempt(errors, () => keysOf(lookup, 'RECEIPT_KEY', 1)?.[0])
   const admin = attempt(errors, () => adminTokenOf(lookup))
@@ -103,6 +108,7 @@ export function loadSecrets({ dataDir, env, isShared, random = randomBytes }: Op
     relayerKeys,
     deskKey: desk ?? relayerKeys[0] ?? new Uint8Array(),
     isDeskNamed: desk !== undefined,
+    refundKey: attempt(errors, () => findRefundKey(env, relayerKeys)),
     challengeSecrets: challenge ?? [stored('challenge.secret', 'CHALLENGE_SECRETS')],
     receiptKey: receipt ?? stored('receipt.key', 'RECEIPT_KEY'),
     adminToken: admin ?? hexOf(stored('admin.token', 'ADMIN_TOKEN')),
@@ -130,20 +136,48 @@ export function findRelayerKeys({ dataDir, env }: Options): readonly Uint8Array[
 }
 
 /**
- * Keys of the service's accounts with money: the relayers' keys, and the desk's if it is another
- * one.
+ * Keys of the service's accounts with money: the relayers' keys, the desk's if it is another one, and
+ * that of refunds.
  */
-export function ownKeys(secrets: Pick<Secrets, 'relayerKeys' | 'deskKey'>): readonly Uint8Array[] {
-  const { relayerKeys, deskKey } = secrets
-  const isRelayer = relayerKeys.some((key) => hexOf(key) === hexOf(deskKey))
-  return isRelayer ? relayerKeys : [...relayerKeys, deskKey]
+export function ownKeys(
+  secrets: Partial<Pick<Secrets, 'deskKey' | 'refundKey'>> & Pick<Secrets, 'relayerKeys'>,
+): readonly Uint8Array[] {
+  const { relayerKeys, deskKey, refundKey } = secrets
+  const others = [deskKey, refundKey].filter((key) => key !== undefined)
+  return [...relayerKeys, ...others.filter((key) => !isAmong(relayerKeys, key))]
 }
 
 /** The same without generating any. Throws `EnvironmentError`. */
 export function findOwnKeys(options: Options): readonly Uint8Array[] {
   const relayerKeys = findRelayerKeys(options)
   const [deskKey] = keysOf(readEnv(options.env), 'DESK_KEY', 1) ?? []
-  return deskKey === undefined ? relayerKeys : ownKeys({ relayerKeys, deskKey })
+  const refundKey = findRefundKey(options.env, [...relayerKeys, deskKey])
+  return ownKeys({ relayerKeys, ...(deskKey && { deskKey }), refundKey })
+}
+
+/** Whether the account of refunds is named. Reads no file. */
+export function hasRefundKey(env: Env): boolean {
+  return Boolean(env.REFUND_KEY || env.REFUND_KEY_FILE)
+}
+
+/**
+ * The key of the account of refunds. `others`: the keys that it must differ from, because a refund
+ * must not spend their money. Throws `EnvironmentError`.
+ */
+export function findRefundKey(
+  env: Env,
+  others: readonly (Uint8Array | undefined)[] = [],
+): Uint8Array | undefined {
+  const [key] = keysOf(readEnv(env), 'REFUND_KEY', 1) ?? []
+  if (key === undefined || !isAmong(others, key)) return key
+  throw new EnvironmentError(
+    'REFUND_KEY is a key of RELAYER_KEYS or DESK_KEY: refunds need an account of their own ' +
+      '(openssl rand -hex 32)',
+  )
+}
+
+function isAmong(keys: readonly (Uint8Array | undefined)[], key: Uint8Array): boolean {
+  return keys.some((each) => each !== undefined && hexOf(each) === hexOf(key))
 }
 
 function attempt<T>(errors: string[], run: () => T): T | undefined {

@@ -91,6 +91,7 @@ export const service = K.keys({
       'Who may read /metrics: everyone, clients with ADMIN_TOKEN as bearer token, or no client. Without it "public" where base_url is this machine, else "token".',
     ).schema,
   ),
+  refundPerDayAtomic: K.amount('USD of refunds of a UTC day, on all networks together.', '100'),
   // 2 to 4 MB each.
   stalledStreamsMax: K.restart(K.integer(1, 12_000)('Streams whose buyers do not read.', 16)),
 })
@@ -284,6 +285,35 @@ export const meter = K.keys({
   request: K.own<never>(K.tableOf(meterRequest)),
 })
 
+/** A count that must be there. */
+const count = (description: string, maximum: number, example: string) =>
+  K.typed(
+    { type: 'integer', minimum: 1, maximum },
+    K.required(description, V.integer(1, maximum), example, 0),
+  )
+
+export const trial = K.keys({
+  requests: count('Free answers of a wallet, once and for all.', 1000, '3'),
+  per: K.oneOf(['wallet'])('Who has them.', 'wallet'),
+  totalPerDay: count('Free answers of all wallets in a UTC day.', 1_000_000, '500'),
+  minBalanceAtomic: K.price(
+    'Least balance of the asset, in USD; that of `sponsor` of the network by default, else 0.10.',
+  ),
+  minBalanceAgeBlocks: K.integer(
+    0,
+    1_000_000,
+  )('Blocks that the balance must be old; those of `sponsor` by default, else 50.'),
+})
+
+export const pass = K.keys({
+  priceAtomic: K.required('Price, in USD.', V.price, '"1.00"', 0n),
+  periodMs: {
+    ...K.required('How long it is valid, such as "24h" or "30d".', V.duration, '"24h"', 0),
+    name: 'period',
+  },
+  requests: count('Requests that it pays for.', 1_000_000, '500'),
+})
+
 export const tails = ['optional', 'required', 'none', 'exact'] as const
 
 export const methods = ['GET', 'POST', 'PUT', 'PATCH', 'DELETE'] as const
@@ -340,9 +370,17 @@ export const route = K.keys({
   // Undefined means an object.
   answer: K.own<JsonSchema | undefined>(jsonSchema('JSON Schema of the answer, for documents.')),
   meter: K.own<Meter | undefined>(K.tableOf(meter)),
+  again: K.own<{ forMs: number; max: number } | undefined>(
+    K.text('How long a buyer may fetch the answer of its request again, such as "24h".').schema,
+  ),
+  againMax: K.own<never>(K.integer(1, 1000)('How often, for each payment; needs again.', 5).schema),
+  trial: K.optionalGroup(trial),
+  pass: K.optionalGroup(pass),
 })
 
 type RouteMore = {
+  /** For the route that sells passes: the path of the route that they open. */
+  passOf: string | undefined
   /** Parts of `upstreamPath` that came from the environment: buyers must not see them. */
   pathSecrets: readonly string[]
   /** The tail has one segment for each tail parameter, and no more. */
@@ -377,6 +415,10 @@ export const merchant = K.keys({
   newStreams: K.oneOf(['held', 'passed'])(
     'Streams by `upto` to payers that never paid to the merchant wait for their charge, or pass.',
     'held',
+  ),
+  refund: K.oneOf(['by-hand', 'undelivered'])(
+    'Refunds by `turnpike refund` alone, or also by itself what was never delivered; needs REFUND_KEY.',
+    'by-hand',
   ),
   // `keep_alive = false`: each request to the upstream has a connection of its own.
   ownConnections: {

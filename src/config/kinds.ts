@@ -218,6 +218,19 @@ export function group<K extends Readonly<Record<string, Key<unknown>>>>(
   }
 }
 
+/** A nested table; undefined when it is absent. */
+export function optionalGroup<K extends Readonly<Record<string, Key<unknown>>>>(
+  inner: K,
+): Key<TableValues<K> | undefined> {
+  return {
+    schema: tableOf(inner),
+    read(table, name) {
+      const found = child(table, name)
+      return found && readKeys(found, inner, {} as OwnReaders<K>)
+    },
+  }
+}
+
 /** What the page says of a key that the reader of its table reads with others. */
 export function own<T>(schema: Schema, isRequired = false): Own<T> {
   return { schema, isRequired }

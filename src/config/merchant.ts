@@ -1,4 +1,5 @@
 import type { Merchant, NetworkConfig, Route, Service } from './Config'
+import { passOf } from './entitlements'
 import * as Headers from './headers'
 import { merchant as keys } from './keys'
 import { readKeys } from './kinds'
@@ -72,6 +73,8 @@ function readMerchant(table: Table, i: number, context: Context): Merchant {
   }
   checkOrigin(table, merchant, routeTables)
   checkRoutes(table, merchant, routeTables)
+  // Behind all others, whose places in the file are those in the array.
+  merchant.routes = [...routes, ...routes.flatMap(passOf)]
   return merchant
 }
 
@@ -113,6 +116,11 @@ function checkRoutes(table: Table, merchant: Merchant, tables: readonly Table[])
   reportRepeats(tables, 'path', paths, (line) => {
     return `path is already sold by the route on line ${line}: a path has one price`
   })
+  for (const pass of merchant.routes.flatMap(passOf)) {
+    const other = tables[paths.indexOf(pass.path)]
+    const message = `path is where the pass of ${pass.passOf || '/'} is sold: write another`
+    if (other !== undefined) reportKey(other, 'path', message)
+  }
 }
 
 /** Keys whose values are public, or are parts of a URL, whose secrets other readers collect. */

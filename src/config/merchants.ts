@@ -3,9 +3,9 @@ import type { Address } from 'viem'
 import type * as Network from '../protocol/Network'
 import { readAlerts } from './alerts'
 import type { Config } from './Config'
-import { crossCheck } from './cross-checks'
+import { crossCheck, reportUnpaidRefunds } from './cross-checks'
 import { baseUrlOf, checkDomains } from './domains'
-import { type Env, readEnv } from './env'
+import { type Env, hasRefundKey, readEnv } from './env'
 import { index } from './lines'
 import { readMerchants } from './merchant'
 import { readNetworks, selectNetworks } from './networks'
@@ -43,7 +43,7 @@ export type Options = {
   /** Domains of `--domain`; the first is in the default `base_url`. */
   domains?: readonly string[]
   /**
-   * Addresses of our own relayers, none of which may be a payout. Called only when there is no
+   * Addresses of our own accounts, none of which may be a payout. Called only when there is no
    * other fault, because it may generate the keys.
    */
   relayers?: () => readonly Address[]
@@ -132,6 +132,7 @@ function readConfig(
     alerts: readAlerts(root),
   }
   close(root)
+  if (!hasRefundKey(env)) reportUnpaidRefunds(source, config)
   crossCheck(source, config, [])
   if (source.faults.size === 0) crossCheck(source, config, relayers())
   return config

@@ -1,6 +1,7 @@
 import * as JsonSchema from '../schema/JsonSchema'
 import * as Pattern from '../schema/Pattern'
 import type { Merchant, Method, Param, Route, Service } from './Config'
+import { checkEntitlements, readAgain } from './entitlements'
 import * as keys from './keys'
 import { readKeys } from './kinds'
 import { readMeter } from './meter'
@@ -48,12 +49,14 @@ export function readRoute(table: Table, around: Around): Route {
     body: (key) => readSchema(table, key),
     answer: (key) => readSchema(table, key),
     meter: () => undefined,
+    again: () => readAgain(table),
   })
   const pathSecrets = [...(upstream?.secrets ?? []), ...secretsAt(table, 'upstream_path')]
-  const route: Route = { ...values, pathSecrets, isTailExact }
+  const route: Route = { ...values, pathSecrets, isTailExact, passOf: undefined }
   if (isTailExact && !route.params.some((param) => param.in === 'tail'))
     reportKey(table, 'tail', 'tail = "exact" needs a parameter with in = "tail" for each segment')
   route.meter = readMeter(child(table, 'meter'), route)
+  checkEntitlements(table, route)
   checkUpstreamPath(table, upstreamPath, route.tail)
   checkQuery(table, route)
   if (route.bodyRequired && !route.methods.some((each) => keys.withBody.includes(each))) {

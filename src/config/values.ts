@@ -2,6 +2,7 @@ import type { Address as EvmAddress, Hex } from 'viem'
 import { type Pointer, parse as parsePointer } from '../meter/Pointer'
 import * as Address from '../protocol/Address'
 import * as Network from '../protocol/Network'
+import { dayMs, hourMs } from '../protocol/Time'
 import { builtIns, findBuiltIn } from './builtin'
 import type { Read, Wrong } from './reader'
 
@@ -125,6 +126,15 @@ export const size: Read<number> = (value) => {
   return Number.isSafeInteger(bytes)
     ? bytes
     : { wrong: 'must be a size with unit B, KiB, MiB or GiB, such as "10MiB"' }
+}
+
+const spans: Readonly<Record<string, number>> = { min: hourMs / 60, h: hourMs, d: dayMs }
+
+/** A duration such as `24h`, in ms: at least a minute, at most a leap year. */
+export const duration: Read<number> = (value) => {
+  const match = typeof value === 'string' ? /^([1-9]\d{0,5})(min|h|d)$/.exec(value) : null
+  const ms = match ? Number(match[1]) * (spans[match[2] ?? ''] ?? Number.NaN) : Number.NaN
+  return ms <= 366 * dayMs ? ms : { wrong: 'must be 1min to 366d in quotes, such as "24h"' }
 }
 
 /** Whether a text is the CAIP-2 id of an EVM network. */

@@ -223,7 +223,12 @@ function targetOf(
     hostname,
     serverName: ipVersion(hostname) === 0 ? hostname : undefined,
     host: base.host,
-    territory: Territory.add(origins, { merchant, route }, place),
+    // Passes are not forwarded, so they take no paths from others.
+    territory: Territory.add(
+      route.passOf === undefined ? origins : new Map(),
+      { merchant, route },
+      place,
+    ),
     defaults:
       fixed.length === 0
         ? pairs(route.query)

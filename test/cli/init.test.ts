@@ -114,7 +114,8 @@ describe('the file of init', () => {
       RELAYER_KEYS: '0xac0974bec39a17e36ba4a6b4d238ff944bacb478cbed5efcae784d7bf4f2ff80',
     })
     expect(code).toBe(1)
-    expect(out).toContain(`${file}:5: RELAYER_KEYS or DESK_KEY has the public test key of 0xf39F`)
+    const names = 'RELAYER_KEYS, DESK_KEY or REFUND_KEY'
+    expect(out).toContain(`${file}:5: ${names} has the public test key of 0xf39F`)
     expect(out).toContain(`Correct it, then run `)
   })
 

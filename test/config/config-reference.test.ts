@@ -39,7 +39,12 @@ function everything(): Raw {
     request: { model: '/model', max_output: ['/max'], choices: ['/n'], stream: '/stream' },
     limits: { models_only: false, max_output: 10, max_choices: 1 },
   }
-  const route = { rewrite: { units: { a: 'b' } }, methods: ['POST'], meter }
+  const entitlements = {
+    again: '24h',
+    trial: { requests: 3, total_per_day: 500 },
+    pass: { price: '1000', period: '24h', requests: 500 },
+  }
+  const route = { rewrite: { units: { a: 'b' } }, methods: ['POST'], meter, ...entitlements }
   Object.assign(tableAt(raw, '[[merchants.routes]]'), route)
   const secret = `whsec_${Buffer.alloc(32, 7).toString('base64')}`
   raw.webhooks = [{ url: 'https://hooks.example.com/a', events: ['*'], secret }]
@@ -50,10 +55,13 @@ function everything(): Raw {
 const whole = everything()
 
 /** A copy with one table of each kind: hundreds of them are read. */
-function file(): Raw {
+function file(heading = ''): Raw {
   const raw = structuredClone(whole)
   const [merchant = {}] = raw.merchants as Raw[]
-  const [route] = merchant.routes as Raw[]
+  const [route = {}] = merchant.routes as Raw[]
+  // A route has one or the other.
+  const isMetered = heading.includes('merchants.routes.meter')
+  for (const key of isMetered ? ['again', 'trial', 'pass'] : ['meter']) delete route[key]
   const stock = raw.stock as Raw
   const [token] = stock.tokens as Raw[]
   return {
@@ -80,7 +88,7 @@ const read = (raw: Raw) =>
     env: { PAYOUT: payout, ASSISTANT_KEY: 'a-key' },
   })
 const messages = (heading: string, change: (table: Raw) => void) => {
-  const raw = file()
+  const raw = file(heading)
   change(tableAt(raw, heading))
   return read(raw).faults.map(({ message }) => message)
 }
@@ -91,7 +99,7 @@ test('the shipped file has the shape of the schema', () => {
   const check = JsonSchema.compile(tableOf(keys.file))
   expect(check(parseToml(shipped), 10)).toEqual([])
   expect(check({ ...parseToml(shipped), unknown: true }, 10)).toHaveLength(1)
-  expect(read(whole).faults).toEqual([])
+  expect(read(file('[merchants.routes.meter]')).faults).toEqual([])
   expect(read(file()).faults).toEqual([])
 })
 
@@ -150,7 +158,7 @@ describe('each table', () => {
     if (defaults.length > 0)
       test(`${heading} without a key is ${heading} with its default`, () => {
         for (const [key, { default: value }] of defaults) {
-          const [without, written] = [file(), file()]
+          const [without, written] = [file(heading), file(heading)]
           delete tableAt(without, heading)[key]
           tableAt(written, heading)[key] = value
           const [one, other] = [read(without), read(written)].map(({ config, faults }) =>

@@ -448,3 +448,51 @@ test('values from the environment are secrets in every place', () => {
     ['a-mode', 'me@example.com'],
   ])
 })
+
+test('a route may have re-access, a trial and a pass, and the pass is a route of its own', () => {
+  const { service, merchants } = configOf(
+    edited(
+      'price = "1"',
+      `price = "1"
+summary = "Answers"
+again = "90min"
+trial = { requests = 3, total_per_day = 500, min_balance = "0.5" }
+pass = { price = "20", period = "30d", requests = 500 }`,
+    ),
+  )
+  const [route, pass, ...others] = merchants[1]?.routes ?? []
+  expect(route).toMatchObject({
+    again: { forMs: 90 * 60_000, max: 5 },
+    trial: { requests: 3, totalPerDay: 500, minBalanceAtomic: 500_000n },
+    pass: { priceAtomic: 20_000_000n, periodMs: 30 * 86_400_000, requests: 500 },
+  })
+  expect([route?.trial?.minBalanceAgeBlocks, route?.passOf]).toEqual([undefined, undefined])
+  expect(pass).toMatchObject({
+    ...{ path: '/c/pass', passOf: '/c', methods: ['GET'], priceAtomic: 20_000_000n },
+    ...{ summary: 'Pass: 500 requests of Answers in 30 d', tail: 'none', params: [] },
+  })
+  expect([pass?.again, pass?.trial, pass?.pass, others]).toEqual([
+    ...[undefined, undefined, undefined],
+    [],
+  ])
+  const { all } = Route.compile(merchants)
+  expect(all).toHaveLength(4)
+  const selected = (path: string) => Route.match(Route.compile(merchants), `/m/two${path}`)?.route
+  expect(['/c', '/c/pass', '/c/other'].map(selected)).toEqual([route, pass, route])
+  expect([service.refundPerDayAtomic, merchants[1]?.refund]).toEqual([100_000_000n, 'by-hand'])
+})
+
+test('a day, an hour and a minute are durations, and who promises refunds names their account', () => {
+  const of = (span: string) =>
+    configOf(edited('price = "1"', `price = "1"\nagain = "${span}"`)).merchants[1]?.routes[0]?.again
+  expect(['1min', '24h', '366d'].map((span) => of(span)?.forMs)).toEqual([
+    60_000,
+    86_400_000,
+    366 * 86_400_000,
+  ])
+  const text = edited('slug = "two"', 'slug = "two"\nrefund = "undelivered"')
+  for (const name of ['REFUND_KEY', 'REFUND_KEY_FILE'])
+    expect(configOf(text, { env: { ...env, [name]: 'a' } }).merchants[1]?.refund).toBe(
+      'undelivered',
+    )
+})

@@ -11,7 +11,13 @@ import {
 } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { EnvironmentError, findRelayerKeys, loadSecrets, readEnv } from '../../src/config/env'
+import {
+  EnvironmentError,
+  findOwnKeys,
+  findRelayerKeys,
+  loadSecrets,
+  readEnv,
+} from '../../src/config/env'
 
 const directory = mkdtempSync(join(tmpdir(), 'turnpike-env-'))
 afterAll(() => rmSync(directory, { recursive: true }))
@@ -103,6 +109,17 @@ describe('the environment and its secrets', () => {
     expect(readdirSync(dataDir)).toEqual(['receipt.key'])
   })
 
+  test('error: the account of refunds is never generated, and is no relayer of the data directory', () => {
+    const dataDir = fresh()
+    expect(loadSecrets({ dataDir, env: {} }).refundKey).toBeUndefined()
+    expect(loadSecrets({ dataDir, env: { REFUND_KEY: key } }).refundKey?.[0]).toBe(0x11)
+    const REFUND_KEY_FILE = join(dataDir, 'relayer.key')
+    for (const find of [loadSecrets, findOwnKeys])
+      expect(() => find({ dataDir, env: { REFUND_KEY_FILE } })).toThrow(/account of their own/)
+    const own = findOwnKeys({ dataDir, env: { DESK_KEY: '33'.repeat(32), REFUND_KEY: key } })
+    expect(own.slice(1).map(([first]) => first)).toEqual([0x33, 0x11])
+  })
+
   test('of two concurrent starts one generates, and the other uses its secret', () => {
     const dataDir = fresh()
     let other: ReturnType<typeof loadSecrets> | undefined
@@ -165,6 +182,9 @@ describe('the environment and its secrets', () => {
   describe('each message says what to do', () => {
     const order = 'fffffffffffffffffffffffffffffffebaaedce6af48a03bbfd25e8cd0364141'
     const group = '64 hex digits, below the group order (openssl rand -hex 32)'
+    const ownRefunds =
+      'REFUND_KEY is a key of RELAYER_KEYS or DESK_KEY: refunds need an account of their own ' +
+      '(openssl rand -hex 32)'
     const many = Array.from({ length: 66 }, (_, i) => `${i + 1}`.padStart(64, '0')).join()
     for (const [name, env, message] of [
       [
@@ -184,6 +204,13 @@ describe('the environment and its secrets', () => {
       ],
       ['too many keys', { RELAYER_KEYS: many }, 'RELAYER_KEYS takes 64 keys: remove 2'],
       ['two desk keys', { DESK_KEY: `${key},${key}` }, 'DESK_KEY takes 1 key: remove 1'],
+      [
+        'a refund key that is none',
+        { REFUND_KEY: order },
+        `REFUND_KEY is not a private key: write ${group}`,
+      ],
+      ['refunds from a relayer', { RELAYER_KEYS: key, REFUND_KEY: key }, ownRefunds],
+      ['refunds from the desk', { DESK_KEY: key, REFUND_KEY: `0x${key}` }, ownRefunds],
       [
         'a short secret',
         { CHALLENGE_SECRETS: 'abc' },

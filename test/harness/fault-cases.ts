@@ -285,6 +285,32 @@ unknown key of a parameter | name = "q" | name = "q"\nrequires = true
   requires | did you mean required\?
 tail parameter | tail = "none" | tail = "none"\n[[merchants.routes.params]]\nname = "x"\nin = "tail"
   in = "tail" | needs a route with a tail
+duration | price = "1" | price = "1"\nagain = "1 day"
+  again = | must be 1min to 366d in quotes, such as "24h"
+duration in seconds | price = "1" | price = "1"\nagain = "90s"
+  again = | must be 1min to 366d
+long duration | price = "1" | price = "1"\nagain = "367d"
+  again = | must be 1min to 366d
+number of an access that is not given | price = "1" | price = "1"\nagain_max = 3
+  again_max | again_max needs again, such as again = "24h"
+trial without a number | price = "1" | price = "1"\ntrial = { total_per_day = 5 }
+  trial = | requests is missing; write requests = 3
+trial for an address | price = "1" | price = "1"\ntrial = { requests = 3, per = "address", total_per_day = 5 }
+  trial = | per must be one of "wallet"
+unknown key of a trial | price = "1" | price = "1"\ntrial = { requests = 3, total_per_days = 5, total_per_day = 5 }
+  trial = | did you mean total_per_day\?
+free pass | price = "1" | price = "1"\npass = { price = "0", period = "24h", requests = 5 }
+  pass = | price must be above zero
+cheap pass | price = "1" | price = "1"\npass = { price = "0.99", period = "24h", requests = 5 }
+  pass = | price of a pass must be at least that of one request
+pass without a period | price = "1" | price = "1"\npass = { price = "1", requests = 5 }
+  pass = | period is missing; write period = "24h"
+pass at the path of a route | path = "/a"\n | path = "/a"\nprice = "1"\npass = { price = "1", period = "24h", requests = 5 }\n[[merchants.routes]]\npath = "/a/pass"\n
+  path = "/a/pass" | path is where the pass of /a is sold: write another
+pass with a meter | methods = ["GET", "POST"] | methods = ["POST"]\nmeter = { preset = "none", base = "0.01" }\npass = { price = "1", period = "24h", requests = 5 }
+  pass = | pass does not go with a meter, by which the body decides the price
+refunds without a key | slug = "two" | slug = "two"\nrefund = "undelivered"
+  refund = | refund = "undelivered" needs REFUND_KEY, the key of the account that pays it
 exact tail | tail = "none" | tail = "exact"
   tail = | needs a parameter with in = "tail" for each segment
 no method | ["GET", "POST"] | []

@@ -28,7 +28,8 @@ export function findDrift({ merchants }: Config, document: Document): Drift {
   const sold = new Set<Operation.Operation>()
   const findings = merchants.flatMap((merchant, i) =>
     merchant.routes.flatMap((route, j) => {
-      if (merchant.builtin || (isKnown && !isOf(merchant, route))) return []
+      const isOther = isKnown && !isOf(merchant, route)
+      if (merchant.builtin || route.passOf !== undefined || isOther) return []
       const path = ['merchants', i, 'routes', j]
       return differences(route, { known, root, sold }).map(({ key, message }) => ({
         path: [...path, key],

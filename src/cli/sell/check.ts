@@ -1,7 +1,13 @@
 import { readFileSync } from 'node:fs'
 import type { Address } from 'viem'
 import type { Config, Merchant, NetworkConfig } from '../../config/Config'
-import { EnvironmentError, findOwnKeys, findRelayerKeys, loadSecrets } from '../../config/env'
+import {
+  EnvironmentError,
+  findOwnKeys,
+  findRefundKey,
+  findRelayerKeys,
+  loadSecrets,
+} from '../../config/env'
 import { index, lineOf } from '../../config/lines'
 import { format, parseConfig } from '../../config/merchants'
 import { warningsOf } from '../../config/warnings'
@@ -72,7 +78,7 @@ export async function check(options: Options): Promise<number> {
     out(`${problems.length} fault${problems.length === 1 ? '' : 's'}`)
     return 1
   }
-  for (const line of [...summarize(config), ...costs]) out(line)
+  for (const line of [...summarize(config, refunderOf(options, relayers)), ...costs]) out(line)
   for (const key of drift?.unsold ?? []) out(`not sold   ${key}`)
   if (online && relayers.length === 0)
     out(
@@ -120,10 +126,17 @@ async function assertDatabase({ dataDir, env }: Options): Promise<void> {
 function accountsOf(options: Options, own: readonly Address[]): Accounts {
   // With a fault in the environment there would be no accounts.
   const relayers = own.length === 0 ? [] : findRelayerKeys(options).map(Crypto.addressOf)
-  return { relayers, desk: own.find((address) => !relayers.includes(address)) }
+  const others = [...relayers, refunderOf(options, own)]
+  return { relayers, desk: own.find((address) => !others.includes(address)) }
 }
 
-function summarize(config: Config): string[] {
+/** The account of refunds, which needs no gas. */
+function refunderOf({ env }: Pick<Options, 'env'>, own: readonly Address[]): Address | undefined {
+  const key = own.length === 0 ? undefined : findRefundKey(env)
+  return key && Crypto.addressOf(key)
+}
+
+function summarize(config: Config, refunder: Address | undefined): string[] {
   const { service, networks, merchants, stock } = config
   const out = merchants.filter((merchant) => merchant.outOfService !== undefined)
   return [
@@ -132,9 +145,16 @@ function summarize(config: Config): string[] {
     `merchants  ${salesOf(merchants)}: ${merchants.map(({ slug }) => slug).join(', ')}`,
     `stock      ${stock ? `${stock.tokens.length} tokens on ${stock.network}` : 'none'}`,
     `metrics    ${readers[service.metrics]}`,
+    ...(refunder === undefined
+      ? []
+      : [`refunds    from ${refunder}, at most ${usd(service.refundPerDayAtomic)} USD a day`]),
     ...failuresOf(merchants).map((line) => `free       ${line}`),
     ...out.map(({ slug, outOfService }) => `out of service: ${slug} (${outOfService} is not set)`),
   ]
+}
+
+function usd(amountAtomic: bigint): string {
+  return Amount.toDecimal(amountAtomic, 6)
 }
 
 const readers: Readonly<Record<Config['service']['metrics'], string>> = {
@@ -177,7 +197,7 @@ function findUnsold({ service, merchants }: Config): Finding[] {
     return routes.flatMap(({ meter, path, priceAtomic }, j): Finding[] => {
       if (meter === undefined || priceAtomic <= most) return []
       const message =
-        `the price of ${slug}${path} is above unsettled_max (${Amount.toDecimal(most, 6)}): a request ` +
+        `the price of ${slug}${path} is above unsettled_max (${usd(most)}): a request ` +
         'with a ceiling above it is not sold by upto'
       return [{ path: ['merchants', i, 'routes', j, 'price'], message }]
     })

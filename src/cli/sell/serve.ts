@@ -270,7 +270,7 @@ function changedKeys({ dataDir, env, relayers }: ReloadOptions): string[] {
   const found = findOwnKeys({ dataDir, env }).map(Crypto.addressOf)
   if (found.join() === relayers.join()) return []
   return [
-    'the relayer keys or the desk key are not those the process was started with: restart to change them',
+    'the keys of relayers, desk or refunds are not those the process was started with: restart to change them',
   ]
 }
 
