@@ -60,7 +60,12 @@ export type RefundLedger = {
   open(): Promise<readonly Refund[]>
   /** The newest first. `before`: only those after this one in the list. */
   list(page: { before: string | undefined; limit: number }): Promise<readonly Refund[]>
-  /** A transaction that is not that of its newest attempt has paid it. */
+  /**
+   * Lets another attempt be sent in place of the newest one, whose job has no effect. False when there is
+   * no such job.
+   */
+  retry(paymentId: string): Promise<boolean>
+  /** A transaction that is not that of its newest attempt has paid it, whatever the job says. */
   setElsewhere(paymentId: string, hash: Hex, at: number): Promise<void>
   /**
    * Payments of these merchants that were not delivered and can no longer be redeemed, without a refund.

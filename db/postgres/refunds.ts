@@ -29,6 +29,13 @@ export function createRefunds({
         locks: ['refunds'],
         read: (value) => value as Requested,
       }),
+    retry: (payment) =>
+      commits.add({
+        call: 'retry_refund',
+        input: { payment },
+        key: payment,
+        read: (value) => value as boolean,
+      }),
     setElsewhere: (payment, hash, at) =>
       commits.add({
         call: 'refund_elsewhere',

@@ -40,16 +40,24 @@ export function createRefunds(db: Db, { outbox, changes, isDelivering }: Options
        AND (reason <> 'undelivered' OR $delivery <> 'delivered')
      RETURNING 1`,
   )
+  const again = statement(
+    db,
+    `UPDATE refunds SET attempts = attempts + 1 WHERE payment_id = $id AND paid_hash IS NULL
+       AND EXISTS (SELECT 1 FROM jobs WHERE state IN ('failed', 'replaced')
+         AND id = 'repay:' || refunds.payment_id || ':' || refunds.attempts)
+     RETURNING 1`,
+  )
   const pay = statement(
     db,
-    `UPDATE refunds SET paid_hash = $hash WHERE payment_id = $id AND paid_hash IS NULL
+    `UPDATE refunds SET paid_hash = $hash
+     WHERE payment_id = $id AND (paid_hash IS NULL OR $isElsewhere AND paid_hash <> $hash)
      RETURNING ${columns}`,
   )
   const payment = statement(db, 'SELECT * FROM payments WHERE id = $id')
 
   /** Records the transaction that has paid. Call it inside `write`. */
-  function paid(id: string, hash: Hex, at: number): void {
-    const row = pay().get({ id, hash: hash.toLowerCase() })
+  function paid(id: string, hash: Hex, at: number, isElsewhere = false): void {
+    const row = pay().get({ id, hash: hash.toLowerCase(), isElsewhere: Number(isElsewhere) })
     if (row === null) return
     outbox.refunded(() => toPayment(payment().get({ id })), toRefund(row), at)
     changes.payment(id)
@@ -75,8 +83,11 @@ export function createRefunds(db: Db, { outbox, changes, isDelivering }: Options
         return 'requested'
       })
     },
+    async retry(id) {
+      return write(db, () => again().get({ id }) !== null)
+    },
     async setElsewhere(id, hash, at) {
-      write(db, () => paid(id, hash, at))
+      write(db, () => paid(id, hash, at, true))
     },
   }
   return {

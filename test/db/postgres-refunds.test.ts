@@ -188,24 +188,31 @@ for (const { name, open, isThere } of ledgers)
       for (const each of [id, other]) {
         await request(each)
         const first = await send(each, 0)
+        expect(await own.ledger.refunds.retry(each)).toBe(false)
         await first.record(false)
         expect(await find(each)).toMatchObject({ state: 'failed', attempts: 1 })
       }
-      const second = await send(id, 1)
+      expect(times(await both(4, ({ refunds }) => refunds.retry(id)), true)).toBe(1)
+      expect(await find(id)).toMatchObject({ state: 'requested', attempts: 2 })
+      const second = await send(id, 2)
       expect(second.refused).toBeUndefined()
       await second.record()
-      expect(await find(id)).toMatchObject({ state: 'refunded', attempts: 2 })
+      expect(await find(id)).toMatchObject({ state: 'refunded', attempts: 3 })
+      expect(await own.ledger.refunds.retry(id)).toBe(false)
       const hash = hashOf(next())
       const changed = await does.changedBy(() =>
         own.ledger.refunds.setElsewhere(other, hash, at + 3),
       )
       expect(changed).toEqual([other])
       expect(await find(other)).toMatchObject({ state: 'refunded', transaction: hash, attempts: 1 })
-      await own.ledger.refunds.setElsewhere(other, hashOf(next()), at + 4)
-      expect((await find(other))?.transaction).toBe(hash)
+      await own.ledger.refunds.setElsewhere(other, hash, at + 4)
       expect((await send(other, 1)).refused).toBe('refund-changed')
-      const events = (await own.events(other)).filter(({ type }) => type === 'payment.refunded')
-      expect(events).toHaveLength(1)
+      const told = async (of: string) =>
+        (await own.events(of)).filter(({ type }) => type === 'payment.refunded').length
+      expect(await told(other)).toBe(1)
+      // A job that only found the nonce used has confirmed a refund that another transaction paid.
+      await own.ledger.refunds.setElsewhere(id, hash, at + 3)
+      expect([(await find(id))?.transaction, await told(id)]).toEqual([hash, 2])
     })
 
     test('an attempt is written only while the payment is confirmed, and not delivered after all', async () => {

@@ -55,12 +55,25 @@ BEGIN
   END IF;
 END $$;
 
--- A transaction has paid the refund of a payment. Returns both, or NULL when another one had paid it.
-CREATE FUNCTION pay_refund(payment text, hash text) RETURNS jsonb LANGUAGE plpgsql AS $$
+-- {payment}. `value`: whether another attempt may be sent in place of the newest one.
+CREATE FUNCTION retry_refund(input jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
+BEGIN
+  UPDATE refunds SET attempts = attempts + 1
+  WHERE payment_id = input->>'payment' AND paid_hash IS NULL
+    AND EXISTS (SELECT 1 FROM jobs WHERE state IN ('failed', 'replaced')
+      AND id = 'repay:' || refunds.payment_id || ':' || refunds.attempts);
+  RETURN jsonb_build_object('value', FOUND);
+END $$;
+
+-- A transaction has paid the refund of a payment. Returns both, or NULL when another one had paid it. One
+-- that is not of its job replaces that of the job, which may only have found the nonce used.
+CREATE FUNCTION pay_refund(payment text, hash text, is_elsewhere boolean DEFAULT false)
+RETURNS jsonb LANGUAGE plpgsql AS $$
 DECLARE
   refund refunds;
 BEGIN
-  UPDATE refunds SET paid_hash = hash WHERE payment_id = payment AND paid_hash IS NULL
+  UPDATE refunds SET paid_hash = hash
+  WHERE payment_id = payment AND (paid_hash IS NULL OR is_elsewhere AND paid_hash <> hash)
   RETURNING * INTO refund;
   IF refund.payment_id IS NULL THEN
     RETURN NULL;
@@ -72,6 +85,6 @@ END $$;
 -- {payment, hash}. `value`: of `pay_refund`.
 CREATE FUNCTION refund_elsewhere(input jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
 BEGIN
-  RETURN jsonb_build_object('value', pay_refund(input->>'payment', input->>'hash'),
+  RETURN jsonb_build_object('value', pay_refund(input->>'payment', input->>'hash', true),
     'payments', jsonb_build_array(input->'payment'));
 END $$;
