@@ -37,6 +37,10 @@ function stateOf(job: string | null): Refund.State {
 const isUnrefunded = `(SELECT refunds.payment_id FROM refunds
   WHERE refunds.payment_id = payments.id) IS NULL`
 
+/** Whether what a payment entitles to was used: then its answer has arrived in effect. */
+export const isUsed = `EXISTS (SELECT 1 FROM entitlements AS used WHERE used.attempts > 0
+  AND used.id IN ('again|' || payments.id, 'pass|' || payments.id))`
+
 export function createRefundReads(selects: Selects) {
   const { dialect, select } = selects
   const all = (rest: string) => {
@@ -49,7 +53,7 @@ export function createRefundReads(selects: Selects) {
       (SELECT last.created_at, last.payment_id FROM refunds AS last WHERE last.payment_id = $before)
     ORDER BY created_at DESC, payment_id DESC LIMIT $limit`)
   const isDue = `state = 'confirmed' AND product = 'gateway' AND delivery <> 'delivered'
-    AND ${dialect.isIn('merchant', '$merchants')} AND ${isUnrefunded}`
+    AND ${dialect.isIn('merchant', '$merchants')} AND ${isUnrefunded} AND NOT ${isUsed}`
   const unanswered = select<{ id: string; isDue: number }>(
     `SELECT id, CASE WHEN redeem_until IS NULL AND ${isDue} THEN 1 ELSE 0 END AS "isDue"
      FROM payments WHERE id > $afterId AND id < $toId ORDER BY id LIMIT $limit`,

@@ -1,7 +1,7 @@
 import type { Hex } from 'viem'
 import type { ChangeListener, JobRider } from '../Ledger'
 import type { RefundLedger } from '../Refund'
-import { columns, createRefundReads, refundRow, summedDay, toRefund } from '../refunds'
+import { columns, createRefundReads, isUsed, refundRow, summedDay, toRefund } from '../refunds'
 import { toPayment } from '../rows'
 import { type PaymentRow, refunds } from '../schema'
 import type { Db } from './open'
@@ -16,7 +16,7 @@ type Options = {
   isDelivering: (paymentId: string) => boolean
 }
 
-type Paid = Pick<PaymentRow, 'state' | 'product' | 'delivery'> & { amount: string }
+type Paid = Pick<PaymentRow, 'state' | 'product' | 'delivery'> & { amount: string; isUsed: 0 | 1 }
 
 /** Money that goes back to payers. Twin: db/postgres/functions/refunds.sql. */
 export function createRefunds(db: Db, { outbox, changes, isDelivering }: Options) {
@@ -24,7 +24,8 @@ export function createRefunds(db: Db, { outbox, changes, isDelivering }: Options
   const isKnown = statement(db, 'SELECT 1 FROM refunds WHERE payment_id = $id')
   const paidOf = statement<Paid>(
     db,
-    'SELECT state, product, delivery, amount_atomic AS amount FROM payments WHERE id = $id',
+    `SELECT state, product, delivery, amount_atomic AS amount, ${isUsed} AS isUsed FROM payments
+     WHERE id = $id`,
   )
   const sum = statement<{ sum: string }>(
     db,
@@ -75,8 +76,8 @@ export function createRefunds(db: Db, { outbox, changes, isDelivering }: Options
         const { amountAtomic = most } = input
         if (amountAtomic < 1n || amountAtomic > most) return 'too-much'
         const isRunning = found.delivery === 'delivering' && isDelivering(id)
-        if (reason === 'undelivered' && (found.delivery === 'delivered' || isRunning))
-          return 'delivered'
+        const isGiven = found.delivery === 'delivered' || isRunning || found.isUsed === 1
+        if (reason === 'undelivered' && isGiven) return 'delivered'
         const before = BigInt(sum().get(summedDay(now))?.sum ?? 0)
         if (before + amountAtomic > perDayAtomic) return 'day-spent'
         insert(refundRow(input, amountAtomic))

@@ -1,4 +1,5 @@
 import { afterAll, beforeAll, describe, expect, test } from 'bun:test'
+import * as Entitlement from '../../db/Entitlement'
 import * as Refund from '../../db/Refund'
 import { idAt } from '../../db/sales'
 import type { PaymentRow } from '../../db/schema'
@@ -6,7 +7,15 @@ import { dayMs } from '../../src/protocol/Time'
 import { newAddress } from '../harness/products'
 import { type Actions, actionsOf, inclusionOf, paidBy } from '../harness/settling-actions'
 import { ledgers, type SettlingLedger } from '../harness/settling-ledgers'
-import { at, freshNetwork, hashOf, jobRow, next, transactionRow } from '../harness/settling-rows'
+import {
+  at,
+  freshNetwork,
+  hashOf,
+  jobRow,
+  next,
+  paymentRow,
+  transactionRow,
+} from '../harness/settling-rows'
 
 /** Refunds are the same on both databases, and exact at two gateways. */
 
@@ -120,6 +129,30 @@ for (const { name, open, isThere } of ledgers)
           begun ? [false, 'delivered'] : [true, 'requested'],
         )
       }
+    })
+
+    test('attack: a pass that is used is not refunded because its own answer was lost', async () => {
+      day += dayMs
+      const merchant = `m${next()}`
+      const transaction = transactionRow(freshNetwork())
+      const now = day
+      const id = `${idAt(now - 30 * 3_600_000)}${'0'.repeat(12)}${next()}`
+      const row = paymentRow(transaction, { id, merchant, payer: newAddress() })
+      const opened = { merchant, route: '/forecast', fingerprint: undefined }
+      const entitles = { kind: 'pass', ...opened, usesMax: 3, periodMs: 60_000 } as const
+      const fresh = [{ row, rows: { entitles } }]
+      await own.ledger.settling.launch({ transaction, fresh, again: [] })
+      await own.ledger.settling.record(inclusionOf({ transaction }), paidBy([id]))
+      const afterId = idAt(now - 8 * dayMs)
+      const due = () =>
+        own.ledger.refunds.undelivered({ merchants: [merchant], afterId, now, limit: 9 })
+      expect((await due()).ids).toEqual([id])
+      const used = { id: `use_${next()}`, attemptsMax: 6, now: at + 2 }
+      const pass = { id: Entitlement.idOf('pass', id) }
+      expect(await own.other.entitlements.use({ ...used, entitlement: pass })).toBe('used')
+      expect((await due()).ids).toEqual([])
+      expect(await request(id, { reason: 'undelivered' })).toBe('delivered')
+      expect(await request(id)).toBe('requested')
     })
 
     test('a delivery that a stopped process had is no obstacle', async () => {

@@ -21,7 +21,9 @@ BEGIN
   END IF;
   IF input->'row'->>'reason' = 'undelivered' AND (paid.delivery = 'delivered'
     OR paid.delivery = 'delivering' AND EXISTS (
-      SELECT 1 FROM gateways WHERE gateways.id = paid.delivering_by)) THEN
+      SELECT 1 FROM gateways WHERE gateways.id = paid.delivering_by)
+    OR EXISTS (SELECT 1 FROM entitlements AS used WHERE used.attempts > 0
+      AND used.id IN ('again|' || paid.id, 'pass|' || paid.id))) THEN
     RETURN '{"value": "delivered"}';
   END IF;
   IF amount + (
