@@ -49,8 +49,7 @@ export function createRefundReads(selects: Selects) {
   }
   const byId = all('WHERE payment_id = $id')
   const open = all('WHERE paid_hash IS NULL ORDER BY created_at, payment_id')
-  const list = all(`WHERE CAST($before AS TEXT) IS NULL OR (created_at, payment_id) <
-      (SELECT last.created_at, last.payment_id FROM refunds AS last WHERE last.payment_id = $before)
+  const list = all(`WHERE (created_at, payment_id) < (CAST($at AS BIGINT), CAST($before AS TEXT))
     ORDER BY created_at DESC, payment_id DESC LIMIT $limit`)
   const isDue = `state = 'confirmed' AND product = 'gateway' AND delivery <> 'delivered'
     AND ${dialect.isIn('merchant', '$merchants')} AND ${isUnrefunded} AND NOT ${isUsed}`
@@ -62,11 +61,14 @@ export function createRefundReads(selects: Selects) {
     `SELECT id FROM payments WHERE redeem_until > $from AND redeem_until <= $now AND ${isDue}
      ORDER BY redeem_until LIMIT $limit`,
   )
+  const find = async (id: string) => (await byId({ id }))[0]
   return {
-    find: async (paymentId: string) => (await byId({ id: paymentId }))[0],
+    find,
     open: () => open(),
-    list: ({ before = null, limit }: { before: string | null | undefined; limit: number }) =>
-      list({ before, limit }),
+    async list({ before = '', limit }: { before: string | undefined; limit: number }) {
+      const at = (await find(before))?.createdAt ?? Number.MAX_SAFE_INTEGER
+      return list({ at, before, limit })
+    },
     async undelivered(of: Parameters<Refund.RefundLedger['undelivered']>[0]) {
       const { afterId, now, limit } = of
       const merchants = JSON.stringify(of.merchants)

@@ -1019,8 +1019,8 @@ export const refunds = table(
     createdAt: at('created_at').notNull(),
   },
   (self) => [
-    index('refunds_created').on(self.createdAt),
-    index('refunds_open').on(self.createdAt).where(sql`paid_hash IS NULL`),
+    index('refunds_created').on(self.createdAt, self.paymentId),
+    index('refunds_open').on(self.createdAt, self.paymentId).where(sql`paid_hash IS NULL`),
     check('refunds_account', isAddress(self.account)),
     check('refunds_amount', sql`${isDecimal(self.amountAtomic)} AND ${self.amountAtomic} <> '0'`),
     check('refunds_reason', oneOf(self.reason, Refund.reasons)),

@@ -446,8 +446,8 @@ CREATE TABLE `refunds` (
 	CONSTRAINT "refunds_attempts" CHECK("refunds"."attempts" >= 0),
 	CONSTRAINT "refunds_paid" CHECK("refunds"."paid_hash" IS NULL OR (length(unhex(substr("refunds"."paid_hash", 3))) IS 32 AND "refunds"."paid_hash" GLOB '0x*' AND "refunds"."paid_hash" = lower("refunds"."paid_hash")))
 );
-CREATE INDEX `refunds_created` ON `refunds` (`created_at`);
-CREATE INDEX `refunds_open` ON `refunds` (`created_at`) WHERE paid_hash IS NULL;
+CREATE INDEX `refunds_created` ON `refunds` (`created_at`,`payment_id`);
+CREATE INDEX `refunds_open` ON `refunds` (`created_at`,`payment_id`) WHERE paid_hash IS NULL;
 -- Money is authorized or paid once. Only the payment with the id of a sent authorization settles its money.
 CREATE TRIGGER `payments_authorized` BEFORE INSERT ON `payments`
 WHEN EXISTS (SELECT 1 FROM `authorizations` AS a WHERE a.`network` = NEW.`network` AND a.`asset` = NEW.`asset` AND a.`payer` = NEW.`payer` AND a.`nonce` = NEW.`nonce` AND NOT (a.`id` = NEW.`id` AND a.`state` = 'sent' AND a.`charge_atomic` = NEW.`amount_atomic`))

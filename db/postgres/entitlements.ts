@@ -15,8 +15,11 @@ export function createEntitlements({
   /** Gives back the uses of gateways that are gone. */
   recover(): Promise<void>
 } {
+  const recover = () => commits.add({ call: 'recover_uses', input: {}, key: '' })
+  const sweep = createEntitlementSweep({ change: changeOf({ commits }) })
   return {
     ...createEntitlementReads(selectsOf(reader)),
+    recover,
     async use(input) {
       const { id, entitlement, attemptsMax: attempts, now: at } = input
       const { trial, day } = freshRows(input)
@@ -38,7 +41,10 @@ export function createEntitlements({
         key: id,
         read: (value) => value === true,
       }),
-    sweep: createEntitlementSweep({ change: changeOf({ commits }) }),
-    recover: () => commits.add({ call: 'recover_uses', input: {}, key: '' }),
+    async sweep(before) {
+      // A gateway that has left may have lost the end of a use.
+      await recover()
+      await sweep(before)
+    },
   }
 }

@@ -47,6 +47,8 @@ type State = {
   others: number
   /** When the connection was opened again. */
   reconnectedAt: number
+  /** Other gateways were removed. */
+  onReaped: () => Promise<void>
   /** The end of the running look. */
   looking: Promise<void>
   /** Whether it takes no more lanes. */
@@ -69,6 +71,7 @@ export async function joinGateways(options: GatewaysOptions) {
     skewMs: 0,
     others: 0,
     reconnectedAt: Number.NEGATIVE_INFINITY,
+    onReaped: () => Promise.resolve(),
     looking: Promise.resolve(),
     isRetired: false,
     isOver: false,
@@ -133,6 +136,10 @@ export async function joinGateways(options: GatewaysOptions) {
     async lost(lane: Lane, epoch: number): Promise<void> {
       if (state.held.get(keyOf(lane))?.epoch === epoch) await look(state)
     },
+    /** Sets what continues the work of gateways that were removed. */
+    onReaped(work: () => Promise<void>): void {
+      state.onReaped = work
+    },
     /** Something has changed, so look at the lanes now. */
     wake: looks.wake,
     /** The connection was lost, so the server may be another one that lacks the last commits. */
@@ -192,6 +199,7 @@ async function lookOnce(state: State): Promise<void> {
   if (isSteady(state, monotonic())) {
     const dead = await lines.run('beat', (query) => reap(query, gateway.id, state.times.deadMs))
     for (const id of dead) on.reaped(id)
+    if (dead.length > 0) state.onReaped().catch(on.fault)
   }
   // A write that is acknowledged after this may be missing in what the database answers.
   const known = new Map([...state.held].map(([key, held]) => [key, { ...held }]))

@@ -37,8 +37,6 @@ type OpenLedger = {
   ledger: Ledger
   /** Takes a notification of the database. */
   notify(payload: string): void
-  /** Gives back what gateways that are gone had under way. */
-  recover(): Promise<void>
   /** Ends the commits; the lines stay open. */
   close(): Promise<void>
 }
@@ -66,6 +64,10 @@ export async function createLedger(options: LedgerOptions): Promise<OpenLedger> 
   const authorizations = createAuthorizations(parts)
   const orders = createOrders(parts)
   const entitlements = createEntitlements(parts)
+  if (gateways !== undefined) {
+    gateways.onReaped(() => entitlements.recover())
+    await entitlements.recover()
+  }
   const upkeep = [startPruning({ lines, commits }, gateway), startStatistics({ lines, commits })]
   return {
     ledger: {
@@ -106,7 +108,6 @@ export async function createLedger(options: LedgerOptions): Promise<OpenLedger> 
         gateways?.wake()
       }
     },
-    recover: entitlements.recover,
     async close() {
       for (const end of [gas.close, failures.close, ...upkeep]) end()
       const ms = lines.storage.fault() === undefined ? closeMs.there : closeMs.away

@@ -65,7 +65,6 @@ async function open(options: OpenPostgresOptions): Promise<Database> {
   markPlace(options.dataDir, place)
   const undo: (() => unknown)[] = []
   let notify: (payload: string) => void = () => undefined
-  let recover = () => Promise.resolve()
   try {
     const lines = await openLines({
       servers: servers.map(({ client }) => client),
@@ -85,14 +84,10 @@ async function open(options: OpenPostgresOptions): Promise<Database> {
       onNotification: (payload) => notify(payload),
     })
     undo.push(lines.close)
-    const gateways = await join(options, lines, service, () => {
-      recover().catch((error) => options.log('settlement-fault', { error }))
-    })
+    const gateways = await join(options, lines, service)
     undo.push(gateways.close)
     const opened = await createLedger({ lines, gateways, now, monotonic })
     notify = opened.notify
-    recover = opened.recover
-    await recover()
     const server = watchServer(lines, gateways)
     return {
       ledger: opened.ledger,
@@ -139,7 +134,6 @@ function join(
   { program, configHash, now, monotonic, log, tests, onFenced }: OpenPostgresOptions,
   lines: Parameters<typeof joinGateways>[0]['lines'],
   service: ReturnType<typeof fingerprintsOf>,
-  onReaped: () => void,
 ): Promise<Gateways> {
   const id = crypto.randomUUID()
   log('gateway-joined', { gateway: id })
@@ -160,10 +154,7 @@ function join(
         log('gateway-fenced', { gateway: id, reason })
         onFenced('the other gateways took this one for dead')
       },
-      reaped(gateway) {
-        log('gateway-reaped', { gateway })
-        onReaped()
-      },
+      reaped: (gateway) => log('gateway-reaped', { gateway }),
       wentBack(lane) {
         log('database-went-back', { ...lane })
         onFenced('the database lacks commits that it had acknowledged')

@@ -2,7 +2,11 @@ import { afterAll, beforeAll, describe, expect, test } from 'bun:test'
 import type { Address } from 'viem'
 import * as Entitlement from '../../db/Entitlement'
 import type { PaymentRow } from '../../db/schema'
+import { createLedger, databaseOf } from '../../db/sqlite/ledger'
+import { openInMemory } from '../../db/sqlite/open'
 import { dayMs } from '../../src/protocol/Time'
+import { startGateway, type TestGateway } from '../harness/gateway-pair'
+import { gatewayDatabase, hasPostgres } from '../harness/postgres'
 import { newAddress } from '../harness/products'
 import { type Actions, actionsOf, inclusionOf, paidBy } from '../harness/settling-actions'
 import { ledgers, type SettlingLedger } from '../harness/settling-ledgers'
@@ -14,13 +18,14 @@ import {
   paymentRow,
   transactionRow,
 } from '../harness/settling-rows'
+import { until } from '../harness/world'
 
 /** Entitlements and their uses are the same on both databases, and exact at two gateways. */
 
 const attemptsMax = 6
 const periodMs = 60_000
 /** Of a confirmed payment: the receipt comes a millisecond after it. */
-const until = at + 1 + periodMs
+const untilMs = at + 1 + periodMs
 let serial = 0
 const useId = () => `use_${++serial}`
 
@@ -94,11 +99,16 @@ for (const { name, open, isThere } of ledgers)
       const facts = { merchant: 'weather', route: '/forecast', wallet, network }
       const counters = { uses: 0, usesMax: 3, attempts: 0 }
       const payment = await does.payment(paymentId)
-      const found = { id, kind: 'again', ...facts, ...counters, until, payment } as const
+      const found = { id, kind: 'again', ...facts, ...counters, until: untilMs, payment } as const
       expect(await find(lower)).toEqual([found])
       expect(await own.ledger.entitlements.findByPayment(paymentId)).toEqual(found)
       expect(await own.ledger.entitlements.findByPayment('pay_none')).toBeUndefined()
-      for (const other of [{ fingerprint: 'e' }, { route: '/' }, { merchant: 'x' }, { now: until }])
+      for (const other of [
+        { fingerprint: 'e' },
+        { route: '/' },
+        { merchant: 'x' },
+        { now: untilMs },
+      ])
         expect([other, await find(wallet, other)]).toEqual([other, []])
       expect(await find(newAddress())).toEqual([])
     })
@@ -178,7 +188,7 @@ for (const { name, open, isThere } of ledgers)
       expect([await use(id), await find(row.payer)]).toEqual(['over', []])
       await confirm()
       expect(await use(id)).toBe('used')
-      expect(await use(id, useId(), until)).toBe('over')
+      expect(await use(id, useId(), untilMs)).toBe('over')
       await refunds.request({
         ...{ paymentId: row.id, account: newAddress(), amountAtomic: 1n, reason: 'operator' },
         ...{ note: undefined, perDayAtomic: 10n ** 9n, now: at },
@@ -268,6 +278,10 @@ for (const { name, open, isThere } of ledgers)
       await tryIt(trial, 9, { id: ended })
       await own.ledger.entitlements.end(ended, true)
       await use(long.id, running)
+      // A gateway that lives has a row.
+      const [row] = await own.run(`SELECT * FROM entitlement_uses WHERE id = '${running}'`)
+      if (row && 'gateway' in row)
+        await own.run(`INSERT INTO gateways (id) VALUES ('${row.gateway}')`)
       const kept = async () => {
         const ids = [short.id, long.id, paid.id, Entitlement.trialId(trial)]
         const rows = await own.run(
@@ -285,3 +299,45 @@ for (const { name, open, isThere } of ledgers)
       expect(await tryIt(trial, 9, { id: ended })).toBe('used')
     })
   })
+
+test('a start gives back what the process before it had running', async () => {
+  const db = openInMemory({ now: () => at })
+  const { ledger } = databaseOf(db)
+  const trial = { merchant: 'm', route: '/r', wallet: newAddress(), network: 'eip155:1' } as const
+  const entitlement = { trial: { ...trial, usesMax: 1 } }
+  const use = () => ledger.entitlements.use({ id: useId(), entitlement, attemptsMax, now: at })
+  expect([await use(), await use()]).toEqual(['used', 'spent'])
+  // A command beside the service gives nothing back.
+  createLedger(db)
+  expect(await use()).toBe('spent')
+  databaseOf(db)
+  expect(await use()).toBe('used')
+  db.close()
+})
+
+test.skipIf(!hasPostgres)('what a gateway had running is given back when it is gone', async () => {
+  const url = await gatewayDatabase()
+  const now = () => at
+  const times = { beatMs: 50, deadMs: 500, steadyMs: 200, gapMs: 400, freshMs: 450 }
+  const [first, second] = [
+    await startGateway(url, { now }),
+    await startGateway(url, { now, times }),
+  ]
+  const lanes = [{ network: 'eip155:1', relayer: undefined }] as const
+  const listener = { taken: async () => undefined, release: () => true, keep: () => undefined }
+  await second.ledger.lanes.start(lanes, listener)
+  const trial = { merchant: 'm', route: '/r', wallet: newAddress(), network: 'eip155:1' } as const
+  const entitlement = { trial: { ...trial, usesMax: 3 } }
+  const use = ({ ledger }: TestGateway) =>
+    ledger.entitlements.use({ id: useId(), entitlement, attemptsMax, now: at })
+  const uses = async ({ ledger }: TestGateway) =>
+    (await ledger.entitlements.find({ ...trial, fingerprint: '', now: at }))[0]?.uses
+  expect([await use(first), await use(second), await use(second)]).toEqual(Array(3).fill('used'))
+  await first.die()
+  await until('the uses of the first one are given back', async () => (await uses(second)) === 2)
+  expect(second.reaped).toEqual([first.id])
+  await second.leave()
+  const third = await startGateway(url, { now })
+  expect(await uses(third)).toBe(0)
+  await third.leave()
+})
