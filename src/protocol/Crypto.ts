@@ -70,6 +70,11 @@ export function bytes(text: string): Uint8Array {
   return Uint8Array.fromHex(text.startsWith('0x') ? text.slice(2) : text)
 }
 
+/** EIP-191 digest of a message that a wallet signs: 32 bytes. */
+export function messageDigest(message: string): Uint8Array {
+  return keccak256(`\x19Ethereum Signed Message:\n${Buffer.byteLength(message)}${message}`)
+}
+
 /** EIP-55 checksummed address of 40 lower-case hex digits without prefix. */
 export function checksum(digits: string): Address {
   const hash = keccak256(digits)

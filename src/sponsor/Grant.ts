@@ -73,14 +73,9 @@ export function messageOf(network: Network.Id, address: Address): string {
 export function isSigned(network: Network.Id, address: Address, signature: string): boolean {
   const lower = address.toLowerCase() as Address
   return [address, lower].some((spelling) => {
-    const digest = digestOf(messageOf(network, spelling))
+    const digest = Crypto.messageDigest(messageOf(network, spelling))
     return Crypto.recover(digest, signature) === address
   })
-}
-
-/** EIP-191 digest of an ASCII message. */
-export function digestOf(message: string): Uint8Array {
-  return Crypto.keccak256(`\x19Ethereum Signed Message:\n${message.length}${message}`)
 }
 
 /** Ways that need no approval, or no grant for it. */

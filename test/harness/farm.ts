@@ -163,7 +163,7 @@ async function askAll(
   const worker = async () => {
     for (const { wallet, client, isSigned, honest } of queue) {
       const { address, privateKey } = wallet
-      const digest = Grant.digestOf(Grant.messageOf(network, address))
+      const digest = Crypto.messageDigest(Grant.messageOf(network, address))
       const signature = isSigned && { signature: Crypto.sign(digest, Crypto.bytes(privateKey)) }
       const result = await sponsoring.granting.grant({ address, client, ...signature })
       const code = result.kind === 'granted' ? 'granted' : result.code

@@ -1,14 +1,15 @@
-import type { Address } from 'viem'
 import * as Crypto from '../../protocol/Crypto'
 import { decodeJson, encodeJson } from '../../protocol/Header'
 import * as Json from '../../protocol/Json'
 import * as Network from '../../protocol/Network'
+import * as Problem from '../../protocol/Problem'
+import * as SignIn from '../../protocol/SignIn'
 import { readable } from './Terms'
 
 /** The buyer's side of the x402 extension `sign-in-with-x`: a signature in place of a payment. */
 
 /** The extension, and the header of the request. */
-export const header = 'sign-in-with-x'
+export const header = SignIn.name
 
 /** A challenge that may be signed, or why it is not. */
 type Offered = { info: Json.JsonObject; networks: readonly Network.Id[] } | { fault: string }
@@ -66,36 +67,13 @@ function networksOf(chains: Json.Json | undefined): Network.Id[] {
   return ids.slice(0, networksMax)
 }
 
-/** The text that a wallet signs (EIP-4361). */
-function messageOf(info: Json.JsonObject, address: Address, network: Network.Id): string {
-  const { domain, statement, uri, nonce, issuedAt, expirationTime, notBefore, requestId } = info
-  const { resources } = info
-  const lines = [
-    `${domain} wants you to sign in with your Ethereum account:`,
-    address,
-    '',
-    ...(statement === undefined ? [] : [statement]),
-    '',
-    `URI: ${uri}`,
-    'Version: 1',
-    `Chain ID: ${Network.chainIdOf(network)}`,
-    `Nonce: ${nonce}`,
-    `Issued At: ${issuedAt}`,
-    ...(expirationTime === undefined ? [] : [`Expiration Time: ${expirationTime}`]),
-    ...(notBefore === undefined ? [] : [`Not Before: ${notBefore}`]),
-    ...(requestId === undefined ? [] : [`Request ID: ${requestId}`]),
-    ...(Array.isArray(resources) ? ['Resources:', ...resources.map((each) => `- ${each}`)] : []),
-  ]
-  return lines.join('\n')
-}
-
-/** The value of the header that signs in. */
+/** The value of the header that signs in. Throws for a challenge that `read` has not given. */
 export function sign(info: Json.JsonObject, network: Network.Id, privateKey: Uint8Array): string {
   const address = Crypto.addressOf(privateKey)
-  const text = messageOf(info, address, network)
-  const digest = Crypto.keccak256(`\x19Ethereum Signed Message:\n${text.length}${text}`)
-  const signature = Crypto.sign(digest, privateKey)
-  return encodeJson({ ...info, address, chainId: network, type: 'eip191', signature })
+  const payload = { ...info, address, chainId: network, type: 'eip191' }
+  const parsed = SignIn.parse(encodeJson({ ...payload, signature: '0x00' }))
+  if (Problem.isFault(parsed)) throw new Error(parsed.detail)
+  return encodeJson({ ...payload, signature: Crypto.sign(SignIn.digest(parsed), privateKey) })
 }
 
 /** What the header `Payment-Entitlement` of an answer says: `a pass, 497 left, until 2026-11-29T20:00:00Z`. */

@@ -119,7 +119,7 @@ async function askForGas(
   const address = Crypto.addressOf(privateKey)
   const { network } = terms
   const message = Grant.messageOf(network, address)
-  const signature = Crypto.sign(Grant.digestOf(message), privateKey)
+  const signature = Crypto.sign(Crypto.messageDigest(message), privateKey)
   const url = new URL('/api/gas/sponsor', shop)
   let response: Response
   try {
