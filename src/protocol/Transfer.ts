@@ -179,16 +179,21 @@ type Wrapper = { factory: Address; data: Hex; signature: Hex }
 
 const wrapperMagic = '6492'.repeat(16)
 
-/**
- * The ERC-6492 wrapper of a signature by EIP-3009; undefined for one without it, and for one that
- * names no factory. https://eips.ethereum.org/EIPS/eip-6492
- */
+/** The ERC-6492 wrapper of a signature by EIP-3009; no other method takes one. */
 export function wrapperOf({
   method,
   signature,
 }: Pick<Transfer, 'method' | 'signature'>): Wrapper | undefined {
+  return method === 'eip3009' ? wrapperIn(signature) : undefined
+}
+
+/**
+ * The ERC-6492 wrapper of a signature; undefined for one without it, and for one that names no
+ * factory. https://eips.ethereum.org/EIPS/eip-6492
+ */
+export function wrapperIn(signature: Hex): Wrapper | undefined {
   const digits = signature.slice(2).toLowerCase()
-  if (method !== 'eip3009' || !digits.endsWith(wrapperMagic)) return undefined
+  if (!digits.endsWith(wrapperMagic)) return undefined
   const body = digits.slice(0, -wrapperMagic.length)
   const factory = Abi.addressAt(body, 0)
   const data = bytesAt(body, Abi.wordAt(body, 1))

@@ -3,10 +3,18 @@ import { type Node, RpcError, RpcFault } from '../../chain/client'
 import { fees, pollMs } from '../../chain/head'
 import * as Multicall from '../../chain/multicall'
 import * as Receipt from '../../chain/receipt'
+import * as Token from '../../chain/token'
 import type * as Network from '../../protocol/Network'
-import type { Transfer } from '../../protocol/Transfer'
+import { type Transfer, wrapperIn } from '../../protocol/Transfer'
 import { type ChainState, type Context, chainOf, type Relayer } from '../state/state'
-import { callInOneBlock, isNonceUsed, type NodeState, nonceCall, uintOf } from './simulate'
+import {
+  callInOneBlock,
+  isNonceUsed,
+  isSpentGas,
+  type NodeState,
+  nonceCall,
+  uintOf,
+} from './simulate'
 
 /** What products read from the chains. */
 export function createChainReads(context: Pick<Context, 'chains'>) {
@@ -20,6 +28,12 @@ export function createChainReads(context: Pick<Context, 'chains'>) {
       calls: readonly { to: Address; data: Hex }[],
       options?: { timeoutMs?: number },
     ): Promise<ChainRead> => read(chainOf(context, network), calls, options),
+    /**
+     * Whether a contract at the address, deployed or as the signature deploys it (ERC-1271, ERC-6492),
+     * accepts a signature of a digest now. It may change its mind, so keep no answer. Throws RpcFault.
+     */
+    acceptsSignature: (network: Network.Id, signed: SignedDigest): Promise<boolean> =>
+      acceptsSignature(chainOf(context, network), signed),
     /** One JSON-RPC request through the network's client. Throws RpcFault or RpcError. */
     rpc: (network: Network.Id, method: string, params: readonly unknown[]): Promise<unknown> =>
       chainOf(context, network).client.call(method, params),
@@ -32,6 +46,36 @@ export function createChainReads(context: Pick<Context, 'chains'>) {
       const { baseFeeWei, suggestedTipWei } = head
       return { ...fees(head, config.feeCapWei), baseFeeWei, suggestedTipWei }
     },
+  }
+}
+
+type SignedDigest = { wallet: Address; digest: Uint8Array; signature: Hex }
+
+/** Gas that the code of a stranger may use for a signature, with the deployment of its wallet. */
+const signatureGas = 3_000_000n
+const signatureTimeoutMs = 5_000
+
+async function acceptsSignature(
+  { client }: ChainState,
+  { wallet, digest, signature }: SignedDigest,
+): Promise<boolean> {
+  const wrapper = wrapperIn(signature)
+  const ask = Token.isValidSignature(wallet, digest, wrapper?.signature ?? signature)
+  // The deployment fails where the wallet is deployed already.
+  const calls = wrapper === undefined ? [ask] : [{ to: wrapper.factory, data: wrapper.data }, ask]
+  const { to, data } = Multicall.aggregate(calls)
+  const request = { to, data, gas: `0x${signatureGas.toString(16)}` }
+  try {
+    const options = { timeoutMs: signatureTimeoutMs }
+    const answer = await client.call('eth_call', [request, 'latest'], options)
+    const results = Multicall.parseResults(answer, calls.length)
+    if (results === undefined) throw new RpcFault('not an answer of Multicall3')
+    const last = results.at(-1)
+    return last?.success === true && Token.isMagic(last.data)
+  } catch (error) {
+    // The code of the stranger has used all gas.
+    if (isSpentGas(error)) return false
+    throw error instanceof RpcError ? refusedCall(error) : error
   }
 }
 
@@ -48,8 +92,7 @@ async function read(
   const answer = await client
     .call('eth_call', [{ to, data }, 'latest'], options)
     .catch((error: unknown) => {
-      if (!(error instanceof RpcError)) throw error
-      throw new RpcFault(`the node refuses the call (${error.code})`, { cause: error })
+      throw error instanceof RpcError ? refusedCall(error) : error
     })
   const results = Multicall.parseResults(answer, count)
   const blockNumber = results && Multicall.blockNumberOf(results)
@@ -60,6 +103,10 @@ async function read(
       .slice(Multicall.blockNumberCalls.length)
       .map((result) => (result.success ? result.data : undefined)),
   }
+}
+
+function refusedCall(error: RpcError): RpcFault {
+  return new RpcFault(`the node refuses the call (${error.code})`, { cause: error })
 }
 
 /** The node to read from: the URL in use, or a given one. */

@@ -548,7 +548,7 @@ function isUnknownOverride(error: RpcError): boolean {
 /**
  * The call ran out of gas. A payer's wallet may use all of it, including that of the other reads.
  */
-function isSpentGas(error: unknown): boolean {
+export function isSpentGas(error: unknown): boolean {
   if (!(error instanceof RpcError)) return false
   return error.code === 3 || /out ?of ?gas|revert/i.test(error.message)
 }
