@@ -46,6 +46,7 @@ function itemsOf(
   { offers, retired }: Terms,
 ): Items {
   const mppOffers = inMppOrder(offers, service.mppOrder)
+  const signIn = signInTermsOf(route)
   const items: Items = {}
   const idOf = (method: Method) => `${merchant.slug}:${method} ${route.path}`
   for (const method of route.methods) {
@@ -67,11 +68,19 @@ function itemsOf(
         : { mostAtomic: route.priceAtomic, isByUse: mayBeByUse(merchant) }),
       extensions: [Bazaar.extension(merchant, route, method)],
       takesV1: service.x402V1,
+      ...(signIn === undefined ? {} : { signIn }),
       ...(twin !== undefined && route.methods.includes(twin) ? { twin: idOf(twin) } : {}),
       ...(retired.length === 0 ? {} : { retired }),
     }
   }
   return items
+}
+
+/** A sign-in is for these terms alone, so that none from before a reload has an answer at others. */
+function signInTermsOf({ priceAtomic, again, trial, pass }: Route): string | undefined {
+  if (again === undefined && trial === undefined && pass === undefined) return undefined
+  const terms = [priceAtomic, again, trial, pass]
+  return JSON.stringify(terms, (_, part) => (typeof part === 'bigint' ? String(part) : part))
 }
 
 /** Sorts offers by the networks of `mppOrder`. Other networks follow in their own order. */

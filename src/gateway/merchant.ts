@@ -5,7 +5,7 @@ import { corsHeaders, toResponse, unknownError } from '../http/problem'
 import { splitUrl } from '../http/url'
 import { failingOf, failureHeaders } from '../paywall/answer/receipts'
 import type { Envelope } from '../paywall/answer/remainder'
-import { extract } from '../paywall/credential'
+import { extract, extractWithSignIn } from '../paywall/credential'
 import type { RetiredOffers } from '../paywall/offer/retired-offers'
 import * as Problem from '../protocol/Problem'
 import type { Documents } from './documents/documents'
@@ -90,7 +90,8 @@ function route(state: State, request: Request, caller: Caller): Response | Promi
   if (method === 'OPTIONS') return preflight(request, allowOf(Object.keys(items)))
   const item = items[(method === 'HEAD' ? 'GET' : method) as Method]
   if (item === undefined) throw notAllowed(allowOf(Object.keys(items)))
-  const presented = extract(request.headers)
+  const { headers } = request
+  const presented = item.signIn === undefined ? extract(headers) : extractWithSignIn(headers)
   const { peer, requestId, envelope } = caller
   const body = emptyBody
   // Name each member, because a spread costs as much as a lookup.

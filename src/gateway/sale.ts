@@ -4,7 +4,7 @@ import { type Body, type Budget, readBody } from '../http/body'
 import { clientOf } from '../http/client'
 import { assertUnpacked } from '../http/methods'
 import * as RateLimit from '../http/rate-limit'
-import { bodyDigest, type IsPlausible } from '../paywall/credential'
+import { bodyDigest, fingerprint, type IsPlausible } from '../paywall/credential'
 import type { GatewaySale } from '../paywall/GatewaySale'
 import type { Item } from '../paywall/offer/Item'
 import type { Paywall } from '../paywall/paywall'
@@ -52,6 +52,8 @@ export function sellWithinLimits(
 ): Response | Promise<Response> {
   const { kind } = incoming.presented
   if (kind === 'none') return open(sales, incoming)
+  // Not a try to pay.
+  if (kind === 'sign-in') return limit(sales, incoming)
   const counts = sales.tally.of(incoming.item, clientKindOf(incoming))
   return countTry(counts, kind, () => limit(sales, incoming))
 }
@@ -78,14 +80,16 @@ function limit(sales: SaleContext, incoming: IncomingRequest): Promise<Response>
   const answer = opened.finally(() => {
     if (incoming.held === 'until-answer') incoming.peer.hold?.(false)
   })
-  if (incoming.presented.kind === 'redeem') return answer
+  const { presented } = incoming
+  if (presented.kind === 'redeem') return answer
   const refused = () => rateLimit.take(`refused ${key}`, refusedPerMinute, now())
   return answer.then(
     (response) => {
       // A new challenge: the signature was bad, or the simulation failed. This counts against the
       // address, because the named payer may not have signed it. A transaction that fails on chain
       // counts against the payer.
-      if (response.status === 402) refused()
+      const isFree = presented.kind === 'sign-in' && presented.isUnentitled === true
+      if (response.status === 402 && !isFree) refused()
       return response
     },
     (error) => {
@@ -218,8 +222,11 @@ function ask(sales: SaleContext, incoming: IncomingRequest): Response {
     requestId,
     clientKind: clientKindOf(incoming),
   }
+  const digest = bodyDigest(body)
+  const mayIn = item.signIn !== undefined && incoming.envelope === undefined && body !== droppedBody
   return sales.paywall.ask(asked, {
-    digest: bodyDigest(body),
+    digest,
+    signIn: mayIn ? fingerprint(incoming.request.method, path, search, { digest }) : undefined,
     isBodiless: body.byteLength === 0 && body !== droppedBody,
     // A client without a credential must not make us parse a large body.
     invalidParams: () =>

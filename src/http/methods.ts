@@ -47,6 +47,7 @@ const requestHeaders = [
   'X-Payment',
   'Accept-Payment',
   'Payment-Redeem',
+  'Sign-In-With-X',
   'Payment-Token',
   'Idempotency-Key',
   'X-API-Key',

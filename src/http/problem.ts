@@ -12,6 +12,8 @@ export const exposedHeaders = [
   'Payment-Receipt',
   'Payment-Id',
   'Payment-Token',
+  'Payment-Redeem',
+  'Payment-Entitlement',
   'Idempotency-Replayed',
   'Retry-After',
   'RateLimit-Limit',

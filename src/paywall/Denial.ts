@@ -64,6 +64,21 @@ export function invalidParameters(
   })
 }
 
+/** 402: the wallet has signed in, and has nothing to use here. */
+export function notEntitled(reason: keyof typeof unentitled): Problem.ProblemError {
+  const detail = `${unentitled[reason]}: pay one of the offers.`
+  return Problem.of('not-entitled', detail, { members: { reason } })
+}
+
+/** Why, by the reason. */
+export const unentitled = {
+  no_entitlement: 'This wallet has no pass, no trial and no earlier payment for this request',
+  entitlement_spent: 'All that this wallet has here is used, or will be by requests in progress',
+  trial_day_spent: 'The free answers of this route are used for this UTC day',
+  trial_balance_too_low: 'The wallet holds too little of the asset for a trial',
+  trial_balance_too_young: 'The wallet has not held the asset for long enough for a trial',
+} as const
+
 /**
  * The store of answers, or the payer's share of it, is full. Then a request with a key is not
  * charged.

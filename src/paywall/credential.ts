@@ -8,6 +8,7 @@ import * as Explanation from '../protocol/Explanation'
 import type { Network } from '../protocol/Network'
 import type { Offer } from '../protocol/Offer'
 import * as Problem from '../protocol/Problem'
+import * as SignIn from '../protocol/SignIn'
 import * as Sponsoring from '../protocol/Sponsoring'
 import * as Transfer from '../protocol/Transfer'
 import * as X402 from '../protocol/X402'
@@ -24,7 +25,16 @@ export type Presented =
   | { kind: 'mpp'; value: string }
   | PresentedX402
   | { kind: 'redeem'; token: string }
+  | PresentedSignIn
   | { kind: 'fault'; fault: Problem.Fault }
+
+/** The header `SIGN-IN-WITH-X`, which counts only where a request has nothing else. */
+type PresentedSignIn = {
+  kind: 'sign-in'
+  value: string
+  /** Set for the valid one of a wallet that has nothing here. Stock clients sign in before they pay. */
+  isUnentitled?: boolean
+}
 
 type PresentedX402 = {
   kind: 'x402'
@@ -80,7 +90,7 @@ export type Presentation = Named & {
 }
 
 /** The request has no credential. */
-const none: Presented = { kind: 'none' }
+const none = { kind: 'none' } as const satisfies Presented
 const scheme = /^payment(?: |$)/i
 const redeemToken = /^(?:pay_[0-9a-f]{32}\.)?[A-Za-z0-9_-]{43}$/
 
@@ -97,7 +107,7 @@ export function extract(headers: Headers): Presented {
   if (authorization === null && signature === null && legacy === null && redeem === null)
     return none
 
-  const found: Exclude<Presented, { kind: 'none' | 'fault' }>[] = []
+  const found: Exclude<Presented, { kind: 'none' | 'sign-in' | 'fault' }>[] = []
   if (authorization !== null && scheme.test(authorization))
     found.push({ kind: 'mpp', value: authorization })
   const isLegacy = legacy !== null
@@ -118,6 +128,13 @@ export function extract(headers: Headers): Presented {
   if (first.kind === 'redeem' && !redeemToken.test(first.token))
     return fault('invalid-redeem-token', 'Payment-Redeem is not a token of this service.')
   return first
+}
+
+/** The same at an item where wallets may sign in. */
+export function extractWithSignIn(headers: Headers): Presented {
+  const found = extract(headers)
+  const value = found.kind === 'none' ? headers.get(SignIn.name) : null
+  return value === null ? found : { kind: 'sign-in', value }
 }
 
 function fault(code: string, detail: string): Presented {
@@ -161,6 +178,7 @@ export function present(asked: Asked, options: CredentialOptions): Presentation 
       throw Problem.ofFault(presented.fault, 'multiple-credentials')
     case 'none':
     case 'redeem':
+    case 'sign-in':
       throw new Error(`not a credential: ${presented.kind}`)
   }
 }

@@ -15,6 +15,7 @@ import {
 } from './checkout'
 import { fingerprint } from './credential'
 import * as Denial from './Denial'
+import { signIn } from './entitlement/sign-in'
 import type { GatewaySale } from './GatewaySale'
 import { withoutUse } from './offer/Item'
 import { createUsageDeliveries, type UsageDeliveries, type UsageOptions } from './usage/usage'
@@ -42,9 +43,28 @@ export function createPaywall(options: PaywallOptions) {
       running.requests++
       const { presented } = sale
       const answer =
-        presented.kind === 'redeem' ? redeem(shop, sale, presented.token) : buy(shop, sale)
+        presented.kind === 'redeem'
+          ? redeem(shop, sale, presented.token)
+          : presented.kind === 'sign-in'
+            ? useSignIn(options, product, sale)
+            : buy(shop, sale)
       return answer.finally(() => running.requests--)
     },
+  }
+}
+
+/** The answer to a sign-in, or the 402. Throws ProblemError. */
+async function useSignIn(
+  options: PaywallOptions,
+  product: Product<GatewaySale>,
+  sale: GatewaySale,
+): Promise<Response> {
+  try {
+    await signIn(sale, options)
+    throw Denial.notEntitled('no_entitlement')
+  } catch (error) {
+    if (!(error instanceof Problem.ProblemError) || error.status !== 402) throw error
+    return product.challenge(sale, { digest: sale.digest, refusal: { problem: error } })
   }
 }
 
@@ -70,12 +90,13 @@ function createGatewayProduct(context: Context): Product<GatewaySale> {
       const unavailable = sale.unavailable()
       // A 402 does not wait for the lookup.
       if (unavailable instanceof Problem.ProblemError) throw unavailable
-      const { url, requestId, clientKind } = sale
+      const { url, requestId, clientKind, presented } = sale
       const priced = sale.priced?.() ?? sale.item
-      const reason = details.refusal?.problem.reason
+      const { code, reason } = details.refusal?.problem ?? {}
+      if (code === 'not-entitled' && presented.kind === 'sign-in') presented.isUnentitled ??= true
       // Another signature by use would be refused for the same reason.
       const item = reason !== undefined && exactOnly.has(reason) ? withoutUse(priced) : priced
-      return quoter({ item, url, requestId, clientKind }, details)
+      return quoter({ item, url, requestId, clientKind }, { ...details, signIn: signInOf(sale) })
     },
     fingerprintOf(sale, { upto }) {
       const { method, path, search, digest } = sale
@@ -148,6 +169,12 @@ function createGatewayProduct(context: Context): Product<GatewaySale> {
         .catch((error: unknown) => explainGone(settlement, checkout, { payment, error }))
     },
   }
+}
+
+/** The fingerprint of a request for which a wallet may sign in. */
+function signInOf({ item, envelope, method, path, search, digest }: GatewaySale) {
+  const mayIn = item.signIn !== undefined && envelope === undefined
+  return mayIn ? fingerprint(method, path, search, { digest }) : undefined
 }
 
 /** Refusals of payers that may pay by `exact`. */

@@ -1,5 +1,6 @@
 import type { Detail } from './Challenge'
 import type { SignedOffer } from './Offer'
+import { isUri } from './SignIn'
 import { approvalName, permitName } from './Sponsoring'
 import type { Declaration, Extension, Extensions, PaymentRequired, Requirements } from './X402'
 import * as X402 from './X402'
@@ -8,8 +9,8 @@ import * as X402 from './X402'
  * Chooses what the head of a 402 contains. nginx with its default settings answers 502 when the
  * head of an answer is longer than 4 KB (proxy_buffer_size).
  *
- * Every head has `resource`, an `accepts` entry and a challenge of each network, and the salt that
- * clients echo. The entry is the first one in the file. Some clients read the head alone and pay by
+ * Every head has `resource`, an `accepts` entry and a challenge of each network, the salt that
+ * clients echo, and the sign-in of an item that has one. The entry is the first one in the file. Some clients read the head alone and pay by
  * EIP-3009 only, such as those in Python: where no network lists it first, one has its entry in place
  * of the first. The following is added in this order while there is room:
  *
@@ -48,6 +49,8 @@ type Input = {
   challengeBytes: (detail: Detail, count: number) => number
   /** Bytes of the other headers, and of the names of these. */
   besideBytes: number
+  /** Bytes of the sign-in without its URL. */
+  signInBytes: number
 }
 
 /** What differs between two answers of a route. */
@@ -61,12 +64,16 @@ export type Ask = {
   moreBytes: number
   /** Whether an x402 payment was refused. */
   isX402: boolean
+  /** Whether a wallet may sign in for this request. */
+  hasSignIn: boolean
 }
 
 /** The parts that fit. */
 export type Choice = {
   url: string
   hasDigest: boolean
+  /** The URL of the sign-in; undefined: the head has none. */
+  signInUrl: string | undefined
   /** The parts that every head has. */
   base: Base
   /** Names of the other parts that fit. */
@@ -106,7 +113,7 @@ export function compile(input: Input) {
   return {
     input,
     forms,
-    urls: [full.resource.url, new URL(full.resource.url).origin],
+    urls: [full.resource.url, new URL(full.resource.url).origin] as const,
     parts: partsOf(input, forms, further, upto),
     bases: [...all.slice(0, 1), ...short, ...few],
     x402Bases: [...all, ...short, ...few],
@@ -115,31 +122,54 @@ export function compile(input: Input) {
 
 /** Chooses the content of a head. It only adds sizes, because it runs for each new URL. */
 export function choose(budget: Budget, ask: Ask): Choice {
-  const { input } = budget
-  const roomBytes = headMaxBytes - input.besideBytes - ask.moreBytes
-  const bases = ask.isX402 ? budget.x402Bases : budget.bases
-  const errorBytes = ask.error.length - input.full.error.length
-  for (const [index, base] of bases.entries()) {
-    for (const url of [ask.url, ...budget.urls]) {
-      const json = base.json + errorBytes + JSON.stringify(url).length - 2
-      const left = roomBytes - base.plain - encoded(json)
-      if (left >= 0) return fill(budget.parts, ask, { url, base, index, json, left })
-    }
-  }
-  const base = bases.at(-1)
-  if (base === undefined) throw new Error('a 402 needs an offer')
-  const url = budget.urls.at(-1) ?? ''
-  return fill(budget.parts, ask, { url, base, index: bases.length - 1, json: 0, left: 0 })
+  const signedIn = ask.hasSignIn ? findLeast(budget, ask, true) : undefined
+  const least = signedIn ?? findLeast(budget, ask, false) ?? shortestOf(budget, ask)
+  return fill(budget.parts, ask, least)
 }
 
-type Least = { url: string; base: Base; index: number; json: number; left: number }
+type Least = Pick<Choice, 'url' | 'signInUrl' | 'base'> & {
+  index: number
+  json: number
+  left: number
+}
+
+const basesOf = (budget: Budget, { isX402 }: Ask) => (isX402 ? budget.x402Bases : budget.bases)
+
+/** The first base that fits. No network leaves a head for a sign-in. */
+function findLeast(budget: Budget, ask: Ask, hasSignIn: boolean): Least | undefined {
+  const { input, urls } = budget
+  const roomBytes = headMaxBytes - input.besideBytes - ask.moreBytes
+  const errorBytes = ask.error.length - input.full.error.length
+  const bases = basesOf(budget, ask)
+  const networks = bases[0]?.accepts.length
+  for (const [index, base] of bases.entries()) {
+    if (hasSignIn && base.accepts.length !== networks) return undefined
+    for (const url of [ask.url, ...urls]) {
+      // A message takes fewer characters than a request.
+      const signInUrl = hasSignIn ? (isUri(url) ? url : urls[0]) : undefined
+      const signInBytes = signInUrl === undefined ? 0 : input.signInBytes + signInUrl.length + 2
+      const json = base.json + errorBytes + signInBytes + JSON.stringify(url).length - 2
+      const left = roomBytes - base.plain - encoded(json)
+      if (left >= 0) return { url, signInUrl, base, index, json, left }
+    }
+  }
+  return undefined
+}
+
+function shortestOf(budget: Budget, ask: Ask): Least {
+  const bases = basesOf(budget, ask)
+  const base = bases.at(-1)
+  if (base === undefined) throw new Error('a 402 needs an offer')
+  const url = budget.urls[1]
+  return { url, signInUrl: undefined, base, index: bases.length - 1, json: 0, left: 0 }
+}
 
 /** Adds parts in the order of priority while there is room. */
-function fill(all: Parts, ask: Ask, { url, base, index, json, left }: Least): Choice {
+function fill(all: Parts, ask: Ask, { index, json, left, ...own }: Least): Choice {
   const parts = new Set<string>()
   let room = left
   let size = json
-  const digest = digestBytes * base.challenges
+  const digest = digestBytes * own.base.challenges
   const hasDigest = ask.hasDigest && digest <= room
   if (hasDigest) room -= digest
   let key = index * 4 + (ask.isX402 ? 2 : 0) + (ask.hasDigest ? 1 : 0)
@@ -153,7 +183,7 @@ function fill(all: Parts, ask: Ask, { url, base, index, json, left }: Least): Ch
     key++
     parts.add(name)
   }
-  return { url, hasDigest, base, parts, key }
+  return { ...own, hasDigest, parts, key }
 }
 
 /** The content of the head of a choice. */

@@ -18,6 +18,8 @@ const mppKinds = {
 } as const satisfies Record<string, Kind>
 
 const ownKinds = {
+  'sign-in-refused': { status: 402, title: 'Sign-In Refused' },
+  'not-entitled': { status: 402, title: 'Not Entitled' },
   'bad-request': { status: 400, title: 'Bad Request' },
   'invalid-path': { status: 400, title: 'Invalid Path' },
   'invalid-parameter': { status: 400, title: 'Invalid Parameter' },

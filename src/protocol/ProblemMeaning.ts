@@ -74,11 +74,28 @@ const texts: Readonly<Record<Code, Text>> = {
       'a change of `payout`: the challenges of the old payee end at once.',
   },
 
+  // Sign-ins. The answer has offers and a fresh challenge.
+  'sign-in-refused': {
+    meaning:
+      'The sign-in is not a valid one for this request: `reason` names the cause. Nothing is charged ' +
+      'or counted.',
+    client: 'Sign the fresh challenge of the answer, once for each request, or pay an offer.',
+    operator:
+      'If it follows a restart: `CHALLENGE_SECRETS` or the data directory changed. If many clients ' +
+      'report `invalid_siwx_issued_at_too_old`, compare the clock of this machine with NTP.',
+  },
+  'not-entitled': {
+    meaning:
+      'The sign-in is valid, and the wallet has nothing to use for this request: `reason` says why. ' +
+      'Nothing is charged or counted.',
+    client: 'Pay one of the offers in the answer.',
+  },
+
   // Requests.
   'bad-request': {
     meaning:
-      'The request itself is malformed: its body, its `Host` or its `Idempotency-Key`. `detail` ' +
-      'says which.',
+      'The request itself is malformed: its body, its `Host`, its `Idempotency-Key` or its ' +
+      '`SIGN-IN-WITH-X`. `detail` says which.',
     client: 'Correct what `detail` names. A credential of the request is unspent.',
   },
   'invalid-path': {

@@ -1,5 +1,6 @@
 import { expect, test } from 'bun:test'
 import { join } from 'node:path'
+import { unentitled } from '../../src/paywall/Denial'
 import * as Problem from '../../src/protocol/Problem'
 import * as ProblemMeaning from '../../src/protocol/ProblemMeaning'
 
@@ -37,7 +38,7 @@ test('every x402 reason in the code has a meaning, and no other has', async () =
   const row = /^\| `(\w+)` \| ([A-Z`][^|]*\.) \| ([A-Z][^|]*\.) \|$/gm
   const reasons = [...table.matchAll(row)].map(([, reason = '']) => reason)
   const root = join(import.meta.dir, '../../src')
-  const used = new Set<string>()
+  const used = new Set<string>(Object.keys(unentitled))
   for await (const path of new Bun.Glob(
     '{protocol,settlement,paywall,facilitator,sponsor,stock}/**/*.ts',
   ).scan(root)) {

@@ -26,6 +26,11 @@ export type Item = {
   twin?: string
   /** x402 extensions besides the paywall's own. */
   extensions: readonly Declaration[]
+  /**
+   * Where a wallet may sign in for what it has: the price with the terms of that, as a text to which
+   * each sign-in is bound.
+   */
+  signIn?: string
   /** The product whose gas budget pays for its settlement; the gateway by default. */
   product?: 'desk'
   /** Bytes of other headers that callers add to its 402. */

@@ -7,6 +7,7 @@ import * as HeaderBudget from '../../protocol/HeaderBudget'
 import type * as Network from '../../protocol/Network'
 import * as Offer from '../../protocol/Offer'
 import * as Problem from '../../protocol/Problem'
+import * as SignIn from '../../protocol/SignIn'
 import * as Sponsoring from '../../protocol/Sponsoring'
 import * as X402 from '../../protocol/X402'
 import * as X402V1 from '../../protocol/X402V1'
@@ -76,6 +77,8 @@ export type ChallengeDetails = {
   invalidParams?: () => readonly { name: string; reason: string }[]
   /** Whether the request has no body, so that the URL alone determines the parameters. */
   isBodiless?: boolean
+  /** Fingerprint of the request, where its item has sign-ins and its whole body is known. */
+  signIn?: string | undefined
   /** Additional members of the body, for people and programs that read it. */
   members?: Readonly<Record<string, unknown>> | undefined
   refusal?: CredentialRefusal | undefined
@@ -115,19 +118,29 @@ export function createQuoter(options: QuoterOptions): Quoter {
       compiled = compile(item, compiling, secret, options)
       compiledByItem.set(item, compiled)
     }
-    const { digest, refusal } = details
-    const fresh: Fresh = { salt: options.salt(), expires: expires(at), requestId, digest }
+    const { digest, signIn, refusal } = details
+    const fresh: Fresh = {
+      salt: options.salt(),
+      expires: expires(at),
+      requestId,
+      digest,
+      signIn,
+      at,
+    }
     if (refusal !== undefined) {
-      countRefusal(counts, refusal.problem)
+      if (!ofSignIns.has(refusal.problem.code)) countRefusal(counts, refusal.problem)
       return refuse(compiled, url, fresh, refusal)
     }
-    const page = pageFor(compiled, url, digest !== undefined)
-    const headers = freshen(page, fresh)
+    const page = pageFor(compiled, url, fresh)
+    const headers = freshen(compiled, page, fresh)
     counts.asked++
     // Creating a Response copies the headers, so the page's headers can be reused.
     return new Response(bodyOf(compiled, page, fresh, details), { status: 402, headers })
   }
 }
+
+/** Refusals that are not of a payment. */
+const ofSignIns: ReadonlySet<string> = new Set<Problem.Code>(['sign-in-refused', 'not-entitled'])
 
 /** All relayers that offers may name, as one text, to notice a change. */
 function facilitatorsOf({ offers }: Item, { facilitators }: QuoterOptions): string {
@@ -152,18 +165,32 @@ type Fresh = {
   expires: string
   requestId: string
   digest: string | undefined
+  /** Fingerprint of the request; undefined: no sign-in is offered. */
+  signIn: string | undefined
+  /** Unix ms. */
+  at: number
 }
 
 /** The headers of a page with the values of this answer. */
-function freshen({ headers, header, challenges, hasDigest }: Page, fresh: Fresh): Headers {
+function freshen({ signIn }: CompiledOffers, page: Page, fresh: Fresh): Headers {
+  const { headers, header, challenges, hasDigest } = page
   const { salt, expires } = fresh
   const digest = hasDigest ? fresh.digest : undefined
   // Ignore `Accept-Payment`: every challenge is evm/charge, so it could only exclude all of them.
   // In that case the draft permits a server to send them.
   headers.set('www-authenticate', Challenge.issue(challenges, { expires, salt, digest }))
-  headers.set('payment-required', header[0] + salt + header[1])
+  const own = page.hasSignIn && signIn ? header[0] + freshSignIn(signIn, fresh) : header[0]
+  headers.set('payment-required', own + header[1] + salt + header[2])
   headers.set('x-request-id', fresh.requestId)
   return headers
+}
+
+/** Base64 of a challenge for this request. The hash of the salt repeats as rarely as the salt. */
+function freshSignIn(compiled: SignIn.Compiled, { salt, signIn = '', at }: Fresh): string {
+  const random = Bun.hash(salt).toString(16).padStart(16, '0')
+  const issuedAt = new Date(at).toISOString()
+  const expirationTime = new Date(at + SignIn.validMs).toISOString()
+  return base64(SignIn.issue(compiled, { random, issuedAt, expirationTime, fingerprint: signIn }))
 }
 
 /** The body's `challenges`, when the header shortens or omits a challenge. */
@@ -214,8 +241,7 @@ function refuse(
   let moreBytes = 0
   for (const [name, value] of Object.entries(more)) moreBytes += name.length + value.length + 4
   const isX402 = more['payment-response'] !== undefined
-  const hasDigest = fresh.digest !== undefined
-  const page = refusedPage(compiled, { url, hasDigest, error, moreBytes, isX402 })
+  const page = refusedPage(compiled, { ...askOf(url, fresh), error, moreBytes, isX402 })
   const body = {
     ...toBody(compiled, url, error),
     ...compiled.beside,
@@ -223,7 +249,8 @@ function refuse(
     ...Problem.toJson(problem),
   }
   for (const [name, value] of Object.entries(more)) page.headers.set(name, value)
-  return new Response(JSON.stringify(body), { status: 402, headers: freshen(page, fresh) })
+  const headers = freshen(compiled, page, fresh)
+  return new Response(JSON.stringify(body), { status: 402, headers })
 }
 
 /** The body; requests with the same content share one string. */
@@ -277,12 +304,14 @@ type Plan = {
 type Page = {
   url: string
   asksDigest: boolean
+  asksSignIn: boolean
   challenges: Challenge.Compiled
   hasDigest: boolean
   /** Whether a challenge is shortened or missing in the header, so that the body contains it. */
   isShort: boolean
-  /** Base64 of `PAYMENT-REQUIRED` before and after the salt. */
-  header: readonly [before: string, after: string]
+  hasSignIn: boolean
+  /** Base64 of `PAYMENT-REQUIRED` before the sign-in, between it and the salt, and after the salt. */
+  header: readonly [before: string, between: string, after: string]
   /** JSON of the body up to its closing brace. */
   open: string
   /** The whole body for a request without a body, after the first such request. */
@@ -323,6 +352,15 @@ function compile(
     extensions: X402.extensions({ offers: signed, method: item.method, salt, more }),
     error: 'Payment required',
   })
+  const signIn =
+    item.signIn === undefined
+      ? undefined
+      : SignIn.compile({
+          domain: new URL(item.resource.url).host,
+          chains: [...new Set(item.offers.map(({ network }) => network.id))],
+          terms: item.signIn,
+          secret,
+        })
   const version1 = item.takesV1 === true ? X402V1.accepts(offers, item.resource) : []
   // mppx pays the first challenge, and only by EIP-3009: put EIP-3009 challenges first.
   const mppOffers = [true, false].flatMap((isAuthorized) =>
@@ -347,6 +385,7 @@ function compile(
     required,
     /** The offers of version 1, with an example URL. */
     version1,
+    signIn,
     beside,
     budget: HeaderBudget.compile({
       full: required,
@@ -358,6 +397,7 @@ function compile(
         Challenge.issue(challengesOf(detail, count), { expires: anyExpiry, salt: btoa(salt) })
           .length,
       besideBytes: besideBytes + (item.besideBytes ?? 0),
+      signInBytes: (signIn?.open.length ?? 0) + SignIn.freshLength + paddingBytes,
     }),
     /** The plans by `HeaderBudget.Choice.key`. */
     plans: new Map<number, Plan>(),
@@ -371,6 +411,9 @@ function compile(
     page: undefined as Page | undefined,
   }
 }
+
+/** The sign-in and the part behind it begin at whole groups of base64. */
+const paddingBytes = 6
 
 const anyExpiry = '2026-01-01T00:00:00Z'
 
@@ -392,12 +435,19 @@ function compileChallenges(
   }
 }
 
+function askOf(url: string, { digest, signIn }: Fresh) {
+  return { url, hasDigest: digest !== undefined, hasSignIn: signIn !== undefined }
+}
+
 /** The page for a URL, which is ASCII. */
-function pageFor(compiled: CompiledOffers, url: string, asksDigest: boolean): Page {
+function pageFor(compiled: CompiledOffers, url: string, fresh: Fresh): Page {
   const { page, budget, plans } = compiled
-  if (page !== undefined && page.url === url && page.asksDigest === asksDigest) return page
+  const asked = askOf(url, fresh)
+  const { hasDigest, hasSignIn } = asked
+  if (page?.url === url && page.asksDigest === hasDigest && page.asksSignIn === hasSignIn)
+    return page
   const { error } = compiled.required
-  const ask = { url, hasDigest: asksDigest, error, moreBytes: 0, isX402: false }
+  const ask = { ...asked, error, moreBytes: 0, isX402: false }
   const choice = HeaderBudget.choose(budget, ask)
   const plan = plans.get(choice.key) ?? planOf(compiled, choice, error)
   plans.set(choice.key, plan)
@@ -433,21 +483,30 @@ function pageOf(
   compiled: CompiledOffers,
   plan: Plan,
   choice: HeaderBudget.Choice,
-  { url, hasDigest: asksDigest }: HeaderBudget.Ask,
+  { url, hasDigest: asksDigest, hasSignIn: asksSignIn }: HeaderBudget.Ask,
 ): Page {
-  const { hasDigest } = choice
+  const { hasDigest, signInUrl } = choice
   const { challenges, json } = plan
   const quoted = JSON.stringify(choice.url)
   // Groups of three bytes can be encoded separately, and JSON ignores the padding spaces.
-  const before = aligned(json[0]) + aligned(quoted) + aligned(json[1].slice(0, -1), 1)
+  const before = aligned(json[0]) + aligned(quoted)
+  // The extension with the salt is the last one.
+  const at = signInUrl === undefined ? 0 : json[1].lastIndexOf('"mppx":')
+  const signIn =
+    signInUrl === undefined
+      ? ''
+      : aligned(json[1].slice(0, at) + compiled.signIn?.open + JSON.stringify(signInUrl))
+  const between = aligned(json[1].slice(at, -1), 1)
   const body = compiled.body.join(JSON.stringify(url))
   return {
     url,
     asksDigest,
+    asksSignIn,
     challenges,
     hasDigest,
+    hasSignIn: signInUrl !== undefined,
     isShort: plan.isShort || hasDigest !== asksDigest,
-    header: [base64(`${before}"`), base64(json[2])],
+    header: [base64(before + signIn), base64(`${between}"`), base64(json[2])],
     open: body.slice(0, -1),
     bodiless: undefined,
     headers: new Headers(commonHeaders),
