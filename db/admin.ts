@@ -3,6 +3,7 @@ import type * as Network from '../src/protocol/Network'
 import type { Authorization } from './Authorization'
 import type { AuthorizationLedger } from './authorizations'
 import type { Dialect } from './dialect'
+import type { Entitlement, EntitlementLedger } from './Entitlement'
 import type { Order } from './Order'
 import type { OrderLedger } from './orders'
 import type { Payment } from './Payment'
@@ -75,6 +76,8 @@ export type Story = {
   payment: Payment | undefined
   authorization: Authorization | undefined
   order: Order | undefined
+  /** What the payment gives its wallet besides the answer. */
+  entitlement: Entitlement | undefined
   /** Transactions of the payment, then those of its order; the oldest first. */
   transactions: readonly StoryTransaction[]
   /** The answer that is kept for the buyer's idempotency key. */
@@ -108,6 +111,7 @@ export type StoryReads = {
   payments: Pick<PaymentReads, 'findById'>
   authorizations: Pick<AuthorizationLedger, 'findById'>
   orders: Pick<OrderLedger, 'find' | 'findByPayment'>
+  entitlements: Pick<EntitlementLedger, 'findByPayment'>
 }
 
 /** The database of the pages for operators. */
@@ -269,7 +273,9 @@ async function storyOf(
   const ofOrder = order && (await all<TransactionRow>(sql.transactionsOfOrder, { id: order.id }))
   const rows = [...ofPayment, ...(ofOrder ?? [])]
   const [answer] = await all<NonNullable<Story['answer']>>(sql.answerOf, { id })
-  return { payment, authorization, order, transactions: rows.map(toTransaction), answer }
+  const entitlement = await reads.entitlements.findByPayment(id)
+  const transactions = rows.map(toTransaction)
+  return { payment, authorization, order, entitlement, transactions, answer }
 }
 
 function toTransaction(row: TransactionRow): StoryTransaction {

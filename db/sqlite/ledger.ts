@@ -64,7 +64,10 @@ export function createLedger(db: Db): Ledger {
     refunds: refunds.ledger,
     webhooks: createWebhooks(db, group, outbox),
     sales: createSales(db),
-    admin: createAdmin(db, { payments, authorizations, orders: orders.ledger }),
+    admin: createAdmin(db, {
+      ...{ payments, authorizations, orders: orders.ledger },
+      entitlements: entitlements.ledger,
+    }),
     failures: ownFailures,
     lanes: ownLanes,
     fault: db.storage.fault,

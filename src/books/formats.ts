@@ -115,10 +115,11 @@ export function align(rows: readonly (readonly (string | undefined)[])[], left: 
   )
 }
 
-const kinds: Readonly<Record<string, string>> = {
+const gasKinds: Readonly<Record<string, string>> = {
   grant: 'grants',
   approve: 'approves',
   cancel: 'cancelled account nonces',
+  refund: 'refunds of payments',
 }
 
 function ether(wei: bigint): string {
@@ -139,7 +140,7 @@ function gasNotes({ totals, otherGas, unknownGas }: Report): string[] {
       ({ asset, figures }) => `Gas of sales on ${asset.networkName}: ${ether(figures.gasWei)}.`,
     ),
     ...otherGas.map(({ asset, kind, gasWei, usd }) => {
-      const what = kinds[kind] ?? kind
+      const what = gasKinds[kind] ?? kind
       return `Not in the sums: ${what} on ${asset.networkName}, ${ether(gasWei)}, ${usdCell(usd)} USD.`
     }),
     ...(unknownGas > 0
@@ -151,7 +152,7 @@ function gasNotes({ totals, otherGas, unknownGas }: Report): string[] {
 /** What is not delivered or not settled. */
 function notes(totals: readonly Line[]): string[] {
   return totals.flatMap(({ asset, figures }) => {
-    const { undelivered, redeemable, openOrders, pending, lost } = figures
+    const { undelivered, redeemable, openOrders, refunds, pending, lost } = figures
     const money = (atomic: bigint) =>
       `${amountText(atomic, asset)} ${asset.symbol} on ${asset.networkName}`
     return [
@@ -160,6 +161,9 @@ function notes(totals: readonly Line[]): string[] {
             `${count(undelivered, 'payment')} of ${money(figures.undeliveredAtomic)} not delivered: ` +
               `${redeemable} of ${money(figures.redeemableAtomic)} can still be fetched by the buyer.`,
           ]
+        : []),
+      ...(refunds > 0
+        ? [`${count(refunds, 'payment')} on ${asset.networkName} refunded, whole or in part.`]
         : []),
       ...(openOrders > 0
         ? [`${count(openOrders, 'stock order')} not ended: turnpike orders list shows them.`]
@@ -184,18 +188,24 @@ function count(times: number, what: string): string {
 
 function requestTable(by: string, requests: Report['requests']): string[] {
   const isGrouped = by === 'merchant' || by === 'route' || by === 'day'
+  // Most services give no answers without a payment.
+  const given = kinds.filter((kind) => requests.some(({ free }) => free[kind] !== undefined))
   const rows = requests
     .slice(0, shownMax)
-    .map(({ asked, paid, failed, ...group }) => [
+    .map(({ asked, paid, failed, free, ...group }) => [
       nameOf(group),
       ...[asked, paid, failed].map(String),
       asked === 0 ? '' : `${((paid / asked) * 100).toFixed(1)} %`,
+      ...given.map((kind) => String(free[kind] ?? 0)),
     ])
   return [
     `Requests${isGrouped ? ` by ${by}` : ''}, in whole UTC days`,
-    ...align([[isGrouped ? by : '', '402', 'paid', 'failed', 'paid of 402'], ...rows], 1),
+    ...align([[isGrouped ? by : '', '402', 'paid', 'failed', 'paid of 402', ...given], ...rows], 1),
+    ...(given.length > 0 ? [`${given.join(', ')}: answers without a further payment.`] : []),
   ]
 }
+
+const kinds = ['trial', 'pass', 'again'] as const
 
 /** The report as JSON: counts are numbers, amounts are strings. */
 export function reportJson({ by, from, to, ...report }: Report): string {
@@ -286,6 +296,10 @@ const columns = [
   'requests_failed',
   'revenue_usd',
   'swapped_usd',
+  'refunded_payments',
+  'requests_again',
+  'requests_pass',
+  'requests_trial',
 ] as const
 
 type Row = Partial<Record<(typeof columns)[number], string | number | bigint | undefined>>
@@ -319,12 +333,15 @@ export function reportCsv({ lines, otherGas, requests }: Report): string {
       gas_wei: gasWei,
       gas_usd: usd === undefined ? undefined : usdText(usd),
     })),
-    ...requests.map(({ asked, paid, failed, ...group }) => ({
+    ...requests.map(({ asked, paid, failed, free, ...group }) => ({
       class: 'requests',
       ...ofGroup(group),
       requests_402: asked,
       requests_paid: paid,
       requests_failed: failed,
+      requests_again: free.again,
+      requests_pass: free.pass,
+      requests_trial: free.trial,
     })),
   ]
   const texts = rows.map((row) => columns.map((column) => cell(row[column])).join(','))
@@ -348,6 +365,7 @@ function ofFigures(figures: SalesFigures): Row {
     undelivered_atomic: figures.undeliveredAtomic,
     redeemable_payments: figures.redeemable,
     redeemable_atomic: figures.redeemableAtomic,
+    refunded_payments: figures.refunds,
     refunded_atomic: figures.refundedAtomic,
     swapped_atomic: figures.swappedAtomic,
     pending_payments: figures.pending,

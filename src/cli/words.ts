@@ -39,9 +39,12 @@ export function isCompiled(): boolean {
   return import.meta.dir.startsWith('/$bunfs') || import.meta.dir.includes('~BUN')
 }
 
-/** `1 merchant sells 1 route`. */
+/** `1 merchant sells 1 route`, or `1 merchant sells 2 routes and 1 pass`. */
 export function salesOf(merchants: readonly Pick<Merchant, 'routes'>[]): string {
-  const routes = merchants.reduce((sum, merchant) => sum + merchant.routes.length, 0)
+  const all = merchants.flatMap(({ routes }) => routes)
+  const passes = all.filter(({ passOf }) => passOf !== undefined).length
+  const routes = all.length - passes
   const sellers = merchants.length === 1 ? '1 merchant sells' : `${merchants.length} merchants sell`
-  return `${sellers} ${routes === 1 ? '1 route' : `${routes} routes`}`
+  const also = passes === 0 ? '' : ` and ${passes === 1 ? '1 pass' : `${passes} passes`}`
+  return `${sellers} ${routes === 1 ? '1 route' : `${routes} routes`}${also}`
 }

@@ -1,4 +1,5 @@
-import { dayMs, hourMs } from '../protocol/Time'
+import * as Pass from '../protocol/Pass'
+import * as Time from '../protocol/Time'
 import type { Route } from './Config'
 import { field, optional, reportKey, type Table } from './reader'
 import * as V from './values'
@@ -24,18 +25,22 @@ export function checkEntitlements(table: Table, { meter, pass, priceAtomic }: Ro
     reportKey(table, ['pass', 'price'], 'price of a pass must be at least that of one request')
 }
 
-/** The route that sells the passes of a route, if it has some. The program makes its answer. */
-export function passOf(route: Route): Route[] {
+/**
+ * The route that sells the passes of a route, if it has some. The program makes its answer. `at`: URL of
+ * the merchant.
+ */
+export function passOf(route: Route, at: string): Route[] {
   const { path, summary, pass } = route
   if (pass === undefined) return []
   const subject = summary || path || '/'
+  const requests = `${pass.requests} request${pass.requests === 1 ? '' : 's'}`
   return [
     {
       ...route,
       path: `${path}/pass`,
       methods: ['GET'],
       priceAtomic: pass.priceAtomic,
-      summary: `Pass: ${pass.requests} requests of ${subject} in ${durationText(pass.periodMs)}`,
+      summary: `Pass: ${requests} of ${subject} in ${Time.inWords(pass.periodMs)}`,
       description: '',
       tail: 'none',
       isTailExact: false,
@@ -45,17 +50,11 @@ export function passOf(route: Route): Route[] {
       params: [],
       body: undefined,
       bodyRequired: false,
-      answer: undefined,
+      answer: Pass.schemaOf({ route: path, url: at + path, ...pass }),
       again: undefined,
       trial: undefined,
       pass: undefined,
       passOf: path,
     },
   ]
-}
-
-/** `24 h`, `30 d`: in the largest unit of which there are several. */
-function durationText(ms: number): string {
-  if (ms > dayMs && ms % dayMs === 0) return `${ms / dayMs} d`
-  return ms % hourMs === 0 ? `${ms / hourMs} h` : `${(ms * 60) / hourMs} min`
 }

@@ -74,7 +74,8 @@ function readMerchant(table: Table, i: number, context: Context): Merchant {
   checkOrigin(table, merchant, routeTables)
   checkRoutes(table, merchant, routeTables)
   // Behind all others, whose places in the file are those in the array.
-  merchant.routes = [...routes, ...routes.flatMap(passOf)]
+  const at = `${service.baseUrl}/m/${slug}`
+  merchant.routes = [...routes, ...routes.flatMap((route) => passOf(route, at))]
   return merchant
 }
 
@@ -116,7 +117,7 @@ function checkRoutes(table: Table, merchant: Merchant, tables: readonly Table[])
   reportRepeats(tables, 'path', paths, (line) => {
     return `path is already sold by the route on line ${line}: a path has one price`
   })
-  for (const pass of merchant.routes.flatMap(passOf)) {
+  for (const pass of merchant.routes.flatMap((route) => passOf(route, ''))) {
     const other = tables[paths.indexOf(pass.path)]
     const message = `path is where the pass of ${pass.passOf || '/'} is sold: write another`
     if (other !== undefined) reportKey(other, 'path', message)

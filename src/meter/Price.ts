@@ -7,8 +7,7 @@ type Priced = { priceAtomic: bigint; meter: Meter | undefined }
 
 /** `$0.05`, or `up to $0.05`. At least two decimals, without further trailing zeros. */
 export function short({ priceAtomic, meter }: Priced): string {
-  const dollars = Amount.toDecimal(priceAtomic, 6).replace(/(\.\d\d\d*?)0+$/, '$1')
-  return `${meter === undefined ? '' : 'up to '}$${dollars}`
+  return `${meter === undefined ? '' : 'up to '}$${Amount.toShort(priceAtomic, 6)}`
 }
 
 /** The `price` of `x-payment-info`. A request's own 402 has the price of that request. */

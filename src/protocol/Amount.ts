@@ -33,3 +33,8 @@ export function toDecimal(atomic: bigint, decimals: number): string {
   const digits = atomic.toString().padStart(decimals + 1, '0')
   return `${digits.slice(0, -decimals)}.${digits.slice(-decimals)}`
 }
+
+/** With at least two fractional digits and no further trailing zeros, e.g. `0.005`. */
+export function toShort(atomic: bigint, decimals: number): string {
+  return toDecimal(atomic, decimals).replace(/(\.\d\d\d*?)0+$/, '$1')
+}

@@ -15,7 +15,7 @@ export function badge(tone: Tone, text: string): Html {
 
 /** At least two decimals, without further trailing zeros. */
 export function dollars(atomic: bigint, decimals = 6): string {
-  return Amount.toDecimal(atomic, decimals).replace(/(\.\d\d\d*?)0+$/, '$1')
+  return Amount.toShort(atomic, decimals)
 }
 
 /** The lowest price of routes: `from $0.005`, or `$0.01` when all have this one. */

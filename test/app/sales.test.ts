@@ -209,6 +209,25 @@ shop        8     3       1       37.5 %
 `)
   })
 
+  test('answers without a further payment are counted by their kind, in each form', async () => {
+    const of = { merchant: 'shop', route: '/item', client: 'curl', step: 'free' } as const
+    const free = (['pass', 'trial'] as const).map((detail, index) => {
+      return { ...of, detail, times: 7 - index }
+    })
+    const day = Date.parse('2026-11-20T00:00Z')
+    await createLedger(db).sales.addRequests(day, [...countsOf(8, 3, 1), ...free], 0)
+    expect((await run({})).text).toEndWith(`
+Requests by merchant, in whole UTC days
+merchant  402  paid  failed  paid of 402  trial  pass
+shop        8     3       1       37.5 %      6     7
+trial, pass: answers without a further payment.
+`)
+    expect((await run({ csv: true })).text).toContain(',8,3,1,,,,,7,6\r\n')
+    expect(JSON.parse((await run({ json: true })).text).requests).toEqual([
+      { merchant: 'shop', asked: 8, paid: 3, failed: 1, free: { pass: 7, trial: 6 } },
+    ])
+  })
+
   test('sums above 2^63 are exact, and a cost of an earlier version is reported as unknown', async () => {
     const most = '9007199254740993'
     for (let i = 0; i < 3; i++) insert({ amount: most, costWei: '9000000000000000001' })
@@ -273,8 +292,8 @@ describe('CSV', () => {
     const { text } = await run({ csv: true })
     expect(text).toBe(
       [
-        'class,day,merchant,route,payer,network,network_name,asset,symbol,decimals,payments,paid_atomic,delivered_atomic,undelivered_payments,undelivered_atomic,redeemable_payments,redeemable_atomic,refunded_atomic,swapped_atomic,pending_payments,pending_atomic,lost_payments,lost_atomic,gas_wei,gas_usd,profit_usd,loss_usd,requests_402,requests_paid,requests_failed,revenue_usd,swapped_usd',
-        `sale,,shop,,,eip155:8453,Base,${asset},USDC,6,1,5000,5000,0,0,0,0,0,0,0,0,0,0,250000000000000,1.000000,0.000000,0.995000,,,,0.005000,0.000000`,
+        'class,day,merchant,route,payer,network,network_name,asset,symbol,decimals,payments,paid_atomic,delivered_atomic,undelivered_payments,undelivered_atomic,redeemable_payments,redeemable_atomic,refunded_atomic,swapped_atomic,pending_payments,pending_atomic,lost_payments,lost_atomic,gas_wei,gas_usd,profit_usd,loss_usd,requests_402,requests_paid,requests_failed,revenue_usd,swapped_usd,refunded_payments,requests_again,requests_pass,requests_trial',
+        `sale,,shop,,,eip155:8453,Base,${asset},USDC,6,1,5000,5000,0,0,0,0,0,0,0,0,0,0,250000000000000,1.000000,0.000000,0.995000,,,,0.005000,0.000000,0,,,`,
         '',
       ].join('\r\n'),
     )

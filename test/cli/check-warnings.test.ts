@@ -163,6 +163,26 @@ test('check names the pointers to errors, which make an answer free', async () =
   )
 })
 
+test('check says what a wallet has without a further payment, and counts passes', async () => {
+  const given = `path = "/a"
+again = "30d"
+again_max = 1
+trial = { requests = 3, total_per_day = 500, min_balance = "0.5" }
+pass = { price = "1.00", period = "24h", requests = 500 }`
+  writeFileSync(file, plain.replace('path = "/a"', given))
+  const lines: string[] = []
+  const options = { file, env, online: false, dataDir: directory.path, now: Date.now }
+  await exitCode(check, { ...options, out: (line) => void lines.push(line) })
+  expect(lines).toContain('merchants  2 merchants sell 3 routes and 1 pass: one, two')
+  const at = lines.findIndex((line) => line.startsWith('trial'))
+  expect(lines.slice(at, at + 4)).toEqual([
+    'trial      one/a: 3 free requests for a wallet with 0.50 USDC, held for 50 blocks (500 a day for all wallets)',
+    'pass       one/a: 1.00 USDC for 500 requests in 24 hours',
+    'again      one/a: the same answer for 30 days, once',
+    expect.not.stringContaining('one/a'),
+  ])
+})
+
 test('without a contact no sample address is warned of', async () => {
   const quiet = facilitator('min_amount = "0.001"').replace('contact = "me@pay.test"\n', '')
   expect(await run(quiet)).toEqual({ code: 0, warnings: [], last: 'ok' })

@@ -469,7 +469,7 @@ pass = { price = "20", period = "30d", requests = 500 }`,
   expect([route?.trial?.minBalanceAgeBlocks, route?.passOf]).toEqual([undefined, undefined])
   expect(pass).toMatchObject({
     ...{ path: '/c/pass', passOf: '/c', methods: ['GET'], priceAtomic: 20_000_000n },
-    ...{ summary: 'Pass: 500 requests of Answers in 30 d', tail: 'none', params: [] },
+    ...{ summary: 'Pass: 500 requests of Answers in 30 days', tail: 'none', params: [] },
   })
   expect([pass?.again, pass?.trial, pass?.pass, others]).toEqual([
     ...[undefined, undefined, undefined],

@@ -15,6 +15,7 @@ import * as Route from '../../gateway/Route'
 import { cheaperAround } from '../../gateway/Territory'
 import { hostOf } from '../../http/url'
 import * as Pointer from '../../meter/Pointer'
+import * as Entitlements from '../../paywall/entitlement/Entitlements'
 import * as ByUse from '../../paywall/usage/ByUse'
 import * as Amount from '../../protocol/Amount'
 import * as Crypto from '../../protocol/Crypto'
@@ -149,6 +150,7 @@ function summarize(config: Config, refunder: Address | undefined): string[] {
       ? []
       : [`refunds    from ${refunder}, at most ${usd(service.refundPerDayAtomic)} USD a day`]),
     ...failuresOf(merchants).map((line) => `free       ${line}`),
+    ...entitlementsOf(config),
     ...out.map(({ slug, outOfService }) => `out of service: ${slug} (${outOfService} is not set)`),
   ]
 }
@@ -173,6 +175,23 @@ function failuresOf(merchants: Config['merchants']): readonly string[] {
     }),
   )
   return [...new Set(lines)]
+}
+
+/** Routes with an entitlement that a summary shows. */
+const givenMax = 20
+
+/** What wallets have at routes without a further payment. */
+function entitlementsOf({ networks, merchants }: Config): readonly string[] {
+  const lines = merchants.flatMap(({ slug, routes, networks: own }) => {
+    const offered = networks.filter(({ id }) => own.includes(id))
+    return routes.flatMap((route) =>
+      Entitlements.linesOf(route, offered).map(
+        ([kind, text]) => `${kind.padEnd(10)} ${slug}${route.path || '/'}: ${text}`,
+      ),
+    )
+  })
+  const more = lines.length - givenMax
+  return more > 0 ? [...lines.slice(0, givenMax), `and ${more} more of these`] : lines
 }
 
 function describe(network: NetworkConfig): string {

@@ -212,8 +212,9 @@ export function answerSchema({ answer }: Route): Schema {
 }
 
 /** Describes how a route treats query parameters that it does not list. */
-export function othersOf({ builtin }: Merchant, { fixedQuery }: Route): string {
-  if (builtin !== undefined) return 'Any other query parameters; they change nothing.'
+export function othersOf({ builtin }: Merchant, { fixedQuery, passOf }: Route): string {
+  if (builtin !== undefined || passOf !== undefined)
+    return 'Any other query parameters; they change nothing.'
   const isWhole = Object.keys(fixedQuery).length === 0
   return `Any other query parameters, forwarded verbatim${isWhole ? '.' : ', except those that the service sets itself.'}`
 }

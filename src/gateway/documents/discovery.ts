@@ -1,6 +1,7 @@
 import type { Address } from 'viem'
 import type { Config, Merchant, Method, NetworkConfig, Param, Route } from '../../config/Config'
 import * as Price from '../../meter/Price'
+import * as Entitlements from '../../paywall/entitlement/Entitlements'
 import * as ByUse from '../../paywall/usage/ByUse'
 import * as Permit from '../../protocol/Permit'
 import * as Upto from '../../protocol/Upto'
@@ -18,7 +19,7 @@ export type DiscoveryOptions = {
 }
 
 type PaymentInfo = (good: Catalogue.Good) => Json
-type Operation = { id: string; method: Method; form: Catalogue.Form }
+type Operation = { id: string; method: Method; form: Catalogue.Form; info: PaymentInfo }
 
 /** Registries accept at most five categories of one service. */
 const categoriesMax = 5
@@ -40,7 +41,10 @@ export function aggregate(config: Config, options: DiscoveryOptions): Json {
     }
   }
   const paths = listings.map((listing) =>
-    pathsOf(goodsOf(config, listing, options), `/m/${listing.merchant.slug}`, flat),
+    pathsOf(config, goodsOf(config, listing, options), {
+      prefix: `/m/${listing.merchant.slug}`,
+      info: flat,
+    }),
   )
   const merchants = listings.map(({ merchant }) => merchant)
   const named = { title, description: guidance, url: baseUrl }
@@ -61,7 +65,10 @@ export function merchant(config: Config, merchant: Merchant, options: DiscoveryO
     description,
     url: `${config.service.baseUrl}/m/${slug}`,
     merchants: [merchant],
-    paths: pathsOf(goodsOf(config, { merchant, networks }, options), '', listed),
+    paths: pathsOf(config, goodsOf(config, { merchant, networks }, options), {
+      prefix: '',
+      info: listed,
+    }),
   })
 }
 
@@ -129,7 +136,11 @@ function serviceInfo(
   }
 }
 
-function pathsOf(goods: readonly Catalogue.Good[], prefix: string, info: PaymentInfo): Json {
+function pathsOf(
+  config: Config,
+  goods: readonly Catalogue.Good[],
+  { prefix, info }: { prefix: string; info: PaymentInfo },
+): Json {
   const paths: Json = {}
   const ids = new Set<string>()
   for (const good of goods) {
@@ -139,7 +150,7 @@ function pathsOf(goods: readonly Catalogue.Good[], prefix: string, info: Payment
         const base = Catalogue.operationId(merchant, route, form.suffix)
         const named = index === 0 ? base : `${base}-${method.toLowerCase()}`
         const id = Catalogue.unique(named, ids)
-        return [method.toLowerCase(), operationOf({ id, method, form }, good, info)]
+        return [method.toLowerCase(), operationOf(config, { id, method, form, info }, good)]
       })
       paths[`${prefix}${route.path}${form.path}` || '/'] = Object.fromEntries(operations)
     }
@@ -147,25 +158,38 @@ function pathsOf(goods: readonly Catalogue.Good[], prefix: string, info: Payment
   return paths
 }
 
-function operationOf(operation: Operation, good: Catalogue.Good, info: PaymentInfo): Json {
-  const { id, method, form } = operation
+function operationOf(config: Config, operation: Operation, good: Catalogue.Good): Json {
+  const { id, method, form, info } = operation
   const { merchant, route } = good
+  const entitlements = Entitlements.toJson(config, good, good.networks)
+  const pass = Entitlements.passJson(config, good)
+  const isGiven = Entitlements.isGiven(route)
+  const headers = {
+    ...(good.byUse.length === 0 ? {} : streamHeaders),
+    ...(isGiven && { 'Payment-Entitlement': entitlementHeader }),
+    ...(route.again && { 'Payment-Redeem': redeemHeader }),
+  }
   return {
     operationId: id,
     summary: route.summary,
     description: route.description,
     tags: [merchant.tag],
-    parameters: parametersOf(merchant, route, form),
+    parameters: [...parametersOf(merchant, route, form), ...(isGiven ? [signInParameter] : [])],
     ...(Catalogue.takesBody(method) ? { requestBody: requestBodyOf(route) } : {}),
     responses: {
       200: {
-        description: 'The answer of the upstream, forwarded verbatim.',
-        ...(good.byUse.length === 0 ? {} : { headers: streamHeaders }),
+        description:
+          pass === undefined
+            ? 'The answer of the upstream, forwarded verbatim.'
+            : 'The pass, which the wallet has that paid for it.',
+        ...(Object.keys(headers).length === 0 ? {} : { headers }),
         content: { 'application/json': { schema: Catalogue.answerSchema(route) } },
       },
       402: { description: 'Payment Required' },
     },
     'x-payment-info': info(good),
+    ...(entitlements && { 'x-entitlements': entitlements }),
+    ...(pass && { 'x-pass': pass }),
   }
 }
 
@@ -226,6 +250,22 @@ const streamHeaders: Json = {
   'Payment-Token': header(
     'Of such a stream: GET /api/payments/{Payment-Id} with this header answers its receipt.',
   ),
+}
+
+const entitlementHeader = header(
+  'Of an answer without a payment: its kind (again, pass or trial), how many remain, and until when.',
+)
+const redeemHeader = header(
+  'Of a paid answer: the same request with this header has the answer again, without signing in.',
+)
+const signInParameter: Json = {
+  name: 'SIGN-IN-WITH-X',
+  in: 'header',
+  required: false,
+  description:
+    'In place of a payment: the extension sign-in-with-x of the 402, signed by a wallet that has a ' +
+    'pass or a trial, or has paid for this request.',
+  schema: { type: 'string' },
 }
 
 /** Price and protocols, which payment indexers read in addition to either form of offers. */

@@ -4,6 +4,7 @@ import type { Config } from '../../config/Config'
 import { seal, sendDocument } from '../../http/document'
 import { byMethod } from '../../http/methods'
 import { searchOf } from '../../http/url'
+import * as Entitlements from '../../paywall/entitlement/Entitlements'
 import * as Problem from '../../protocol/Problem'
 import * as Schema from '../../protocol/Schema'
 import * as X402 from '../../protocol/X402'
@@ -148,12 +149,10 @@ function resources(config: Config, options: DocumentsOptions) {
         payTo: merchant.payout,
         amountAtomic: route.priceAtomic,
       }))
-      const { byUse } = Catalogue.goodOf(
-        config,
-        { merchant, networks },
-        route,
-        options.facilitators,
-      )
+      const listing = { merchant, networks }
+      const { byUse } = Catalogue.goodOf(config, listing, route, options.facilitators)
+      const entitlements = Entitlements.toJson(config, { merchant, route }, networks)
+      const pass = Entitlements.passJson(config, { merchant, route })
       return {
         resource: Catalogue.exampleUrl(baseUrl, merchant, route),
         type: 'http',
@@ -173,6 +172,8 @@ function resources(config: Config, options: DocumentsOptions) {
           provider: title,
           operationId: Catalogue.operationId(merchant, route),
           openapi: `${baseUrl}/m/${merchant.slug}/openapi.json`,
+          ...(entitlements && { entitlements }),
+          ...(pass && { pass }),
         },
         extensions: { [name]: extension },
       }

@@ -1,5 +1,6 @@
 import type { Config, NetworkConfig, Route } from '../../config/Config'
 import * as Price from '../../meter/Price'
+import * as Entitlements from '../../paywall/entitlement/Entitlements'
 import * as Catalogue from './Catalogue'
 import { type DiscoveryOptions, priceSentence } from './discovery'
 
@@ -14,6 +15,7 @@ export function llms(config: Config, options: DiscoveryOptions): string {
   )
   const coins = networks.map(({ name, id, asset }) => `${asset.symbol} on ${name} (${id})`)
   let hasByUse = false
+  let isAnyGiven = false
   const sections = listings.map(({ merchant, networks }) => {
     const { title: name, description, slug, routes } = merchant
     const lines = routes.map((route) => {
@@ -22,7 +24,10 @@ export function llms(config: Config, options: DiscoveryOptions): string {
       const listing = { merchant, networks }
       const good = Catalogue.goodOf(config, listing, route, options.facilitators)
       hasByUse ||= good.byUse.length > 0
-      const what = [route.summary, priceSentence(good)].filter(Boolean).map(oneLine).join('. ')
+      isAnyGiven ||= Entitlements.isGiven(route)
+      const given = Entitlements.linesOf(route, networks).map(([kind, text]) => `${kind}: ${text}`)
+      const all = [route.summary, priceSentence(good), ...given]
+      const what = all.filter(Boolean).map(oneLine).join('. ')
       return `- ${route.methods.join(', ')} ${url} - ${Price.short(route)} - ${what}`
     })
     return [
@@ -49,7 +54,7 @@ Accepted: ${coins.join(', ')}.
 3. The answer has a signed receipt in Payment-Receipt or PAYMENT-RESPONSE. If the upstream
    fails after the payment, the problem has a redeem token: send it as Payment-Redeem with the same
    request, without paying again.
-${hasByUse ? byUse : ''}
+${hasByUse ? byUse : ''}${isAnyGiven ? signIn : ''}
 - [All routes, OpenAPI 3.1](${baseUrl}/openapi.json)
 - [All routes, x402 discovery](${baseUrl}/discovery/resources)
 - [All other endpoints, OpenAPI 3.1](${baseUrl}/api/openapi.json)
@@ -69,6 +74,14 @@ A route whose price is "up to" also has x402 offers of the scheme upto, where it
 ceiling once: the answer is charged by what it used, and one that failed costs nothing. An event
 stream has the headers Payment-Id and Payment-Token: GET /api/payments/{Payment-Id} with the header
 Payment-Token answers its receipt once it is settled.
+`
+
+const signIn = `
+Where a route names a trial, a pass or "again", a wallet may have an answer without a payment: sign the
+extension sign-in-with-x of the 402 (EIP-4361, personal_sign) and send the request again with
+SIGN-IN-WITH-X. @x402/fetch does it with createSIWxClientHook of @x402/extensions, and pays otherwise.
+A pass belongs to the wallet that paid for it. Payment-Entitlement says what remains. With "again" a
+paid answer has Payment-Redeem, which has it again without signing.
 `
 
 function oneLine(text: string): string {

@@ -18,7 +18,9 @@ export const redeemKey = 'turnpike/redeem'
 export const idempotencyKey = 'turnpike/idempotency-key'
 export const replayedKey = 'turnpike/idempotency-replayed'
 export const truncatedKey = 'turnpike/truncated'
+/** Of tools: what a wallet has without a payment over HTTP, and what a pass opens. */
 export const entitlementsKey = 'turnpike/x-entitlements'
+export const passKey = 'turnpike/x-pass'
 
 /** How a call pays. */
 export type Kind = 'none' | 'mpp' | 'x402' | 'redeem'

@@ -1,9 +1,11 @@
 import type { Config, Merchant, Method, NetworkConfig, Param, Route } from '../../config/Config'
+import * as Entitlements from '../../paywall/entitlement/Entitlements'
 import * as Amount from '../../protocol/Amount'
 import * as Catalogue from '../documents/Catalogue'
 import { offersOf, priceJson, priceSentence } from '../documents/discovery'
 import { segmentsOf } from '../Tail'
 import { invalidParams, McpFault } from './answer'
+import { entitlementsKey, passKey } from './Payment'
 
 /** Routes as MCP tools: one tool per route, for all its methods and sub-paths. */
 
@@ -87,21 +89,27 @@ function slotsOf(merchant: Merchant, route: Route): Map<string, Slot> {
  * The tool in the form of `tools/list`, with the networks that can settle, and those on which a
  * call may be paid by what it uses.
  */
-function describe(tool: Tool, good: Catalogue.Good) {
+function describe(config: Config, tool: Tool, good: Catalogue.Good) {
   const { name, merchant, route } = tool
   const { networks } = good
+  const entitlements = Entitlements.toJson(config, tool, networks)
   const properties = [...tool.slots].map(([argument, { schema }]) => [argument, schema])
   const required = [...tool.slots].flatMap(([key, { isRequired }]) => (isRequired ? [key] : []))
   const coins = networks.map((network) => `${network.asset.symbol} on ${network.name}`)
   const kinds = coins.join(' or ')
+  const pass = Entitlements.passJson(config, tool)
+  const unit = Entitlements.unitOf(merchant, route) ?? 'per call'
+  const http = Entitlements.overHttp(tool, networks)
   const cost =
     route.meter === undefined
-      ? `Costs ${Amount.toDecimal(route.priceAtomic, 6)} USD per call, paid in ${kinds}.`
+      ? `Costs ${Amount.toDecimal(route.priceAtomic, 6)} USD ${unit}, paid in ${kinds}.`
       : `${priceSentence(good)} Paid in ${kinds}.`
   return {
     name,
     title: `${merchant.title}: ${route.summary}`,
-    description: [route.description || route.summary, ...answersOf(route), cost].join(' '),
+    description: [route.description || route.summary, ...answersOf(route), cost, http]
+      .filter(Boolean)
+      .join(' '),
     inputSchema: {
       type: 'object' as const,
       properties: Object.fromEntries(properties),
@@ -121,6 +129,8 @@ function describe(tool: Tool, good: Catalogue.Good) {
         price: priceJson(good),
         offers: offersOf(good),
       },
+      ...(entitlements && { [entitlementsKey]: entitlements }),
+      ...(pass && { [passKey]: pass }),
     },
   }
 }
@@ -185,7 +195,7 @@ export function createTools(
       return {
         tools: offered.slice(offset, next).map(({ tool, networks }) => {
           const listing = { merchant: tool.merchant, networks }
-          return describe(tool, Catalogue.goodOf(config, listing, tool.route, facilitators))
+          return describe(config, tool, Catalogue.goodOf(config, listing, tool.route, facilitators))
         }),
         ...(next < offered.length ? { nextCursor: String(next) } : {}),
       }

@@ -38,6 +38,8 @@ type AnswerOptions = {
   speaksMpp: boolean
   /** Absolute URL of the requested resource. */
   url: string
+  /** What a client over HTTP could have without a payment; '' for nothing. */
+  overHttp: string
   /** Reserves memory until the message is sent; false when there is none. */
   reserve: Envelope['reserve']
   /** Result for a replay when no memory is free. */
@@ -50,10 +52,13 @@ type AnswerOptions = {
 export async function toResult(response: Response, options: AnswerOptions): Promise<ToolResult> {
   const receipt = Payment.ofHeader(response.headers.get('payment-receipt'))
   const settled = Payment.ofHeader(response.headers.get('payment-response'))
+  // Of a route with `again`: the same call with it has the answer again.
+  const token = response.headers.get('payment-redeem')
   const meta = {
     ...(receipt === undefined ? {} : { [Payment.receiptKey]: receipt }),
     ...(settled === undefined ? {} : { [Payment.x402ResponseKey]: settled }),
     ...(response.headers.has('idempotency-replayed') ? { [Payment.replayedKey]: true } : {}),
+    ...(token === null ? {} : { [Payment.redeemKey]: token }),
   }
   if (receipt !== undefined || settled?.success === true) return bought(response, options, meta)
   const body = problemOf(await response.text(), response.status)
@@ -105,12 +110,14 @@ function unpaid(
   const authenticate = response.headers.get('www-authenticate')
   const challenges = Payment.challenges(authenticate, problem.challenges, description ?? '')
   delete problem.challenges
-  const data = { httpStatus: 402, challenges, problem }
+  const { overHttp } = options
+  const texts = [JSON.stringify(offers), overHttp].filter((text) => text !== '')
+  const data = { httpStatus: 402, challenges, problem, ...(overHttp !== '' && { overHttp }) }
   if (options.kind !== 'mpp' && (options.kind === 'x402' || !options.speaksMpp))
     return {
       isError: true,
       structuredContent: offers,
-      content: [{ type: 'text', text: JSON.stringify(offers) }],
+      content: texts.map((text) => ({ type: 'text', text })),
       _meta: { ...meta, [Payment.requiredKey]: data },
     }
   const { code, detail } = problem

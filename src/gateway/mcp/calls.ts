@@ -1,4 +1,5 @@
 import type { Peer } from '../../http/client'
+import * as Entitlements from '../../paywall/entitlement/Entitlements'
 import * as Json from '../../protocol/Json'
 import * as Problem from '../../protocol/Problem'
 import type { Gateway } from '../merchant'
@@ -53,6 +54,7 @@ export async function call(calls: Calls, outer: Outer, wanted: ToolCall): Promis
       kind: presented.kind,
       speaksMpp: speaksMpp(headers, wanted.meta),
       url: calls.baseUrl + asked.path,
+      overHttp: Entitlements.overHttp(tool, tool.networks),
       reserve: outgoing.envelope.reserve,
       busy: refused(busy(), calls.baseUrl),
     })

@@ -1,4 +1,7 @@
+import type { Merchant, Route } from '../../config/Config'
+import * as Entitlements from '../../paywall/entitlement/Entitlements'
 import { type Html, html } from '../html'
+import { networksOf } from '../parts'
 import { facts, table } from './parts'
 import type { AdminContext } from './sources'
 
@@ -8,6 +11,10 @@ import type { AdminContext } from './sources'
  */
 export function configurationPage({ config, actions, file }: AdminContext): Html {
   const { service, networks, merchants, facilitator, stock, webhooks, alerts, hash } = config
+  const routeOf = (route: Route, merchant: Merchant) => {
+    const given = Entitlements.linesOf(route, networksOf(networks, merchant))
+    return html`<code>${route.path}</code>${given.map(([kind, text]) => html`<br><span class="quiet">${kind}: ${text}</span>`)}`
+  }
   return html`<h1>Configuration</h1>
 ${
   file === undefined
@@ -45,7 +52,7 @@ ${table(
     ['Headers', ({ headers }) => Object.keys(headers).join(', ') || '-'],
     ['Payout', ({ payout }) => html`<code class="hash">${payout}</code>`],
     ['Networks', (merchant) => lines(merchant.networks.map((id) => html`${id}`))],
-    ['Routes', ({ routes }) => lines(routes.map(({ path }) => html`<code>${path}</code>`))],
+    ['Routes', (merchant) => lines(merchant.routes.map((route) => routeOf(route, merchant)))],
   ],
   html`No merchant is in the file. <strong>First step:</strong> add a <code>[[merchants]]</code> block with a route, then reload it.`,
 )}

@@ -43,7 +43,7 @@ export function sumOf({ totals }: Report) {
       const value = line.usd[name]
       return sum === undefined || value === undefined ? undefined : sum + value
     }, 0n)
-  const number = (name: 'payments' | 'undelivered' | 'openOrders' | 'redeemable') =>
+  const number = (name: 'payments' | 'undelivered' | 'openOrders' | 'redeemable' | 'refunds') =>
     totals.reduce((sum, { figures }) => sum + figures[name], 0)
   return {
     payments: number('payments'),
@@ -51,6 +51,7 @@ export function sumOf({ totals }: Report) {
     undelivered: number('undelivered') - number('openOrders'),
     /** Those of `undelivered` that buyers can still fetch. */
     redeemable: number('redeemable'),
+    refunds: number('refunds'),
     /** Earned before gas: without what was swapped for stock, which is `swapped`. */
     revenue: usd('revenue'),
     swapped: usd('swapped'),
@@ -69,6 +70,20 @@ export function worthOf(
     if (sum === undefined || decimals === undefined) return undefined
     return sum + (figures[name] * 1_000_000n) / 10n ** BigInt(decimals)
   }, 0n)
+}
+
+/** Answers without a further payment, by their kind. */
+export function freeOf({ requests }: Report): readonly (readonly [name: string, times: number])[] {
+  return Object.entries(freeNames).map(([kind, name]) => [
+    name,
+    requests.reduce((sum, { free }) => sum + (free[kind] ?? 0), 0),
+  ])
+}
+
+const freeNames = {
+  trial: 'Answers of a trial',
+  pass: 'Answers by a pass',
+  again: 'Answers fetched again',
 }
 
 /** Requests of a report: 402s, paid and failed ones. */

@@ -5,7 +5,7 @@ import type { Details } from '../../settlement/state/availability'
 import { type Html, html } from '../html'
 import { badge } from '../parts'
 import { type Attention, attentionOf, type Missing } from './attention'
-import { type Figures, periods, readFigures, requestsOf, sumOf, worthOf } from './figures'
+import { type Figures, freeOf, periods, readFigures, requestsOf, sumOf, worthOf } from './figures'
 import { bars, type Cell, type Column, figure, percent, table, usd } from './parts'
 import type { AdminContext, AdminSources } from './sources'
 
@@ -137,6 +137,7 @@ const names = ['Today', '7 days', '30 days'] as const
 function periodTable({ reports }: Figures): Html {
   const sums = reports.map(sumOf)
   const requests = reports.map(requestsOf)
+  const free = reports.map(freeOf)
   const worth = (name: Parameters<typeof worthOf>[1]) =>
     reports.map(({ totals }) => usd(worthOf(totals as readonly Line[], name)))
   const rows: readonly (readonly [name: string, ofPeriods: readonly Cell[]])[] = [
@@ -146,6 +147,7 @@ function periodTable({ reports }: Figures): Html {
     ['Delivered', worth('deliveredAtomic')],
     ['Not delivered', worth('undeliveredAtomic')],
     ['Refunded', worth('refundedAtomic')],
+    ['Payments refunded', sums.map(({ refunds }) => figure(refunds))],
     ['Gas of sales', sums.map(({ gas }) => usd(gas))],
     ['Margin after gas', sums.map(({ margin }) => usd(margin))],
     ['Payments', sums.map(({ payments }) => figure(payments))],
@@ -153,6 +155,9 @@ function periodTable({ reports }: Figures): Html {
     ['Paid requests', requests.map(({ paid }) => figure(paid))],
     ['Conversion, paid of 402', requests.map(({ asked, paid }) => percent(paid, asked))],
     ['Failed requests', requests.map(({ failed }) => figure(failed))],
+    ...(free.at(-1) ?? []).flatMap(([name, most], at): typeof rows =>
+      most > 0 ? [[name, free.map((of) => figure(of[at]?.[1] ?? 0))]] : [],
+    ),
   ]
   return table('Figures of the last days', rows, [
     ['All networks', ([name]) => name],

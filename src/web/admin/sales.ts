@@ -1,7 +1,7 @@
 import * as Books from '../../books/Books'
 import * as Funnel from '../../books/Funnel'
 import { type Html, html } from '../html'
-import { sumOf } from './figures'
+import { freeOf, sumOf } from './figures'
 import { type Column, figure, percent, short, table, time, usd } from './parts'
 import { addingUp, rangeForm, readRange } from './range'
 import type { AdminContext } from './sources'
@@ -30,6 +30,8 @@ function earned(report: Books.Report, by: Books.By): Html {
 <div><dt>Revenue</dt><dd>${usd(sum.revenue)}</dd></div>
 <div><dt>Gas of sales</dt><dd>${usd(sum.gas)}</dd></div>
 <div><dt>Payments</dt><dd>${figure(sum.payments)}</dd></div>
+${sum.refunds > 0 && html`<div><dt>Payments refunded</dt><dd>${figure(sum.refunds)}</dd></div>`}
+${freeOf(report).map(([name, times]) => times > 0 && html`<div><dt>${name}</dt><dd>${figure(times)}</dd></div>`)}
 </dl>
 <h2>${by === 'payer' ? 'Top payers' : `By ${by}`}</h2>
 ${salesTable('Sales', by, lines)}
@@ -58,6 +60,7 @@ function salesTable(name: string, by: Books.By, lines: readonly Books.Line[]): H
       ['Payments', ({ figures }) => figure(figures.payments), 'number'],
       ['Paid', ({ usd: { paid } }) => usd(paid), 'number'],
       ['Not delivered', ({ figures }) => figure(figures.undelivered), 'number'],
+      ['Refunded', ({ figures }) => figure(figures.refunds), 'number'],
       ['Gas', ({ usd: { gas } }) => usd(gas), 'number'],
       ['Network', ({ asset }) => asset.networkName, 'number'],
     ],

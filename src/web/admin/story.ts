@@ -1,5 +1,6 @@
 import type { Authorization } from '../../../db/Authorization'
 import type { Story, StoryTransaction } from '../../../db/admin'
+import type { Entitlement } from '../../../db/Entitlement'
 import type { Order } from '../../../db/Order'
 import type { Payment } from '../../../db/Payment'
 import type { Config } from '../../config/Config'
@@ -18,7 +19,7 @@ export async function storyPage(context: AdminContext, id: string): Promise<Html
   if (story === undefined) return undefined
   const names = await readNames(context)
   const now = context.now()
-  const { payment, authorization, order } = story
+  const { payment, authorization, order, entitlement } = story
   const explorer = explorerOf(config, payment)
   return html`<p><a href="/admin/payments">All payments</a></p>
 <h1>Payment${payment && html` of ${names.amount(payment.transfer.amountAtomic, payment.transfer)}`}</h1>
@@ -30,6 +31,7 @@ ${steps(story, explorer, now)}
 ${payment && offerOf(payment, names, explorer)}
 ${authorization && chargeOf(authorization, names)}
 ${order && payment && orderOf(order, payment, names)}
+${entitlement && entitlementOf(entitlement, now)}
 <h2>Transactions</h2>
 ${transactionsOf(story.transactions, explorer)}
 ${payment && deliveryOf(payment, story, now)}`
@@ -216,6 +218,21 @@ ${facts([
   ['Paid', names.amount(totalAtomic, transfer)],
   ['Held because', heldReason],
   ['Refunded because', refundReason],
+])}`
+}
+
+/** What the payment gives its wallet besides the answer. */
+function entitlementOf(entitlement: Entitlement, now: number): Html {
+  const { kind, merchant, route, wallet, uses, usesMax, attempts, until = now } = entitlement
+  const isOver = until <= now
+  return html`<h2>${kind === 'pass' ? 'Pass' : 'Again without a payment'}</h2>
+${facts([
+  ['State', isOver ? 'over' : uses >= usesMax ? 'used up' : 'open'],
+  ['Opens', `${merchant}${route}`],
+  ['Wallet', html`<code class="hash">${wallet}</code>`],
+  ['Used', `${uses} of ${usesMax}`],
+  ['Attempts', attempts],
+  ['Until', time(until)],
 ])}`
 }
 

@@ -19,6 +19,8 @@ export type Terms = {
   priceAtomic: bigint
   /** Name of the MCP tool of the route, if there is one. */
   tool?: string | undefined
+  /** Whether a program signs in before it pays, for what its wallet has at the route. */
+  signsIn?: boolean
 }
 
 /** What differs between two requests of a route: it decides which options a command has. */
@@ -38,7 +40,7 @@ export function of({ method, target, body }: Example, terms: Terms): Command[] {
  * word of a POSIX shell, `@@js:url@@` by a string of JavaScript and Python.
  */
 export function templates(shape: Shape, terms: Terms): Command[] {
-  const { network, priceAtomic, tool } = terms
+  const { network, priceAtomic, tool, signsIn = false } = terms
   const { method, hasBody } = shape
   const json = hasBody ? " -H 'Content-Type: application/json' -d @@sh:body@@" : ''
   const verb = method === 'GET' || (method === 'POST' && hasBody) ? '' : ` -X ${method}`
@@ -59,7 +61,7 @@ export function templates(shape: Shape, terms: Terms): Command[] {
     },
   ]
   if (network !== undefined) {
-    list.push(program(shape, network, priceAtomic))
+    list.push(program(shape, network, { priceAtomic, signsIn }))
     if (network.asset.transfer.includes('eip3009')) list.push(python(shape, network, priceAtomic))
   }
   if (tool !== undefined) list.push(mcp(terms.baseUrl, priceAtomic, tool))
@@ -73,24 +75,37 @@ export function fill(template: string, values: { url: string; body: string }): s
   )
 }
 
-function program(shape: Shape, { id, name, asset }: NetworkConfig, priceAtomic: bigint): Command {
+function program(
+  shape: Shape,
+  { id, name, asset }: NetworkConfig,
+  { priceAtomic, signsIn }: { priceAtomic: bigint; signsIn: boolean },
+): Command {
   const lines = [
-    "import { wrapFetchWithPayment, x402Client } from '@x402/fetch'",
+    `import { wrapFetchWithPayment, x402Client${signsIn ? ', x402HTTPClient' : ''} } from '@x402/fetch'`,
     "import { ExactEvmScheme } from '@x402/evm/exact/client'",
+    ...(signsIn ? ["import { createSIWxClientHook } from '@x402/extensions/sign-in-with-x'"] : []),
     "import { privateKeyToAccount } from 'viem/accounts'",
     '',
+    'const account = privateKeyToAccount(process.env.PAY_KEY)',
     'const client = new x402Client()',
-    `  .register('${id}', new ExactEvmScheme(privateKeyToAccount(process.env.PAY_KEY)))`,
+    `  .register('${id}', new ExactEvmScheme(account))`,
     '  .setSpendControls({',
     '    allowedAssets: [',
     `      { network: '${id}', asset: '${asset.address}', maxAmountPerPayment: '${priceAtomic}' },`,
     '    ],',
     '  })',
-    'const pay = wrapFetchWithPayment(fetch, client)',
+    ...(signsIn
+      ? [
+          'const signedIn = new x402HTTPClient(client).onPaymentRequired(createSIWxClientHook(account))',
+          'const pay = wrapFetchWithPayment(fetch, signedIn)',
+        ]
+      : ['const pay = wrapFetchWithPayment(fetch, client)']),
     `const answer = await pay(${fetchOf(shape)})`,
     'console.log(await answer.text())',
   ]
-  const note = `Pays by x402 on ${name}. npm install @x402/fetch @x402/evm viem`
+  const first = signsIn ? 'Signs in, and where that gives nothing pays' : 'Pays'
+  const more = signsIn ? '@x402/extensions ' : ''
+  const note = `${first} by x402 on ${name}. npm install @x402/fetch @x402/evm ${more}viem`
   return { name: '@x402/fetch', pays: true, note, text: lines.join('\n') }
 }
 

@@ -59,7 +59,8 @@ function nothing(text: string): Html {
 
 function hero(config: Config, live: SaleState.Facts, sample: Sample | undefined): Html {
   const { service, merchants } = config
-  const routes = merchants.flatMap((merchant) => merchant.routes)
+  const all = merchants.flatMap((merchant) => merchant.routes)
+  const routes = all.filter(({ passOf }) => passOf === undefined)
   const lead =
     service.lead ??
     `${Parts.count(routes.length, 'API')} for programs and agents. Pay for each request with a stablecoin, without an account and without a key.`
@@ -149,6 +150,6 @@ ${more > 0 && html`<p class="more"><a href="/merchants/${slug}${query}" aria-lab
 }
 
 /** The address of a route on its merchant's page. */
-export function linkOf({ slug }: Merchant, { path }: Route): string {
+export function linkOf({ slug }: Merchant, { path }: Pick<Route, 'path'>): string {
   return `/merchants/${slug}?${new URLSearchParams({ route: path }).toString()}#route`
 }

@@ -1,13 +1,14 @@
 import type { Config, Merchant, Method, Param, Route } from '../../config/Config'
 import type { Meter, Rates } from '../../meter/Meter'
 import * as Price from '../../meter/Price'
+import * as Entitlements from '../../paywall/entitlement/Entitlements'
 import * as ByUse from '../../paywall/usage/ByUse'
 import { type Html, html } from '../html'
 import * as Parts from '../parts'
 import * as Commands from './Commands'
 import { linkOf } from './catalogue'
 import * as Example from './Example'
-import { commandTabs, walletPanel } from './panel'
+import { commandTabs, given, walletPanel } from './panel'
 import * as SaleState from './SaleState'
 import * as Search from './Search'
 
@@ -160,7 +161,8 @@ function priceOf({ service, networks }: Config, merchant: Merchant, route: Route
   const coins = own.map(Parts.coinOn).join(', or ')
   const { meter } = route
   if (meter === undefined)
-    return html`<p class="cost"><span class="price">${Price.short(route)}</span> for one request, in ${coins}.</p>`
+    return html`<p class="cost"><span class="price">${Price.short(route)}</span> ${Entitlements.unitOf(merchant, route) ?? 'for one request'}, in ${coins}.</p>
+${given(networks, merchant, route)}`
   const byUse =
     ByUse.isOffered(service, merchant, route) &&
     html` A program that pays by the x402 scheme <code>upto</code> is charged for what the answer used, and never more.`
@@ -279,7 +281,8 @@ function tabsOf(
   { merchant, route, example, tool }: Chosen,
 ): Html {
   const network = Parts.sampleNetwork(Parts.networksOf(networks, merchant))
-  const terms = { baseUrl, network, priceAtomic: route.priceAtomic, tool }
+  const { priceAtomic } = route
+  const terms = { baseUrl, network, priceAtomic, tool, signsIn: Entitlements.isGiven(route) }
   const byMethod = route.methods.map((method) => {
     const shape = { method, hasBody: Example.takesBody(method) }
     return [method, Commands.templates(shape, terms)] as const

@@ -1,8 +1,10 @@
-import type { NetworkConfig } from '../../config/Config'
+import type { Merchant, NetworkConfig, Route } from '../../config/Config'
+import * as Entitlements from '../../paywall/entitlement/Entitlements'
 import { publicFacts } from '../chains'
 import { type Html, html } from '../html'
-import { command, dollars } from '../parts'
+import { command, dollars, networksOf } from '../parts'
 import type { Command } from './Commands'
+import { linkOf } from './catalogue'
 import { elsewhere, howToGet } from './Elsewhere'
 
 /** A request that can be paid from the page, and what it costs on each network. */
@@ -72,6 +74,26 @@ function offerText({ network: { asset, name }, amountAtomic }: PageOffer): strin
   const coin = `${asset.symbol} on ${name}`
   return amountAtomic === undefined ? coin : `${dollars(amountAtomic)} ${coin}`
 }
+
+/** What a wallet has at a route without a further payment, and how it is used. */
+export function given(
+  networks: readonly NetworkConfig[],
+  merchant: Merchant,
+  route: Route,
+): Html | false {
+  const pass = Entitlements.passAt(merchant, route)
+  if (pass !== undefined)
+    return html`<p>The pass belongs to the wallet that pays. A program with the key of this wallet makes the requests: it signs in at <a href="${linkOf(merchant, pass.opens)}">${pass.opens.summary || pass.opens.path}</a>.</p>`
+  const lines = Entitlements.linesOf(route, networksOf(networks, merchant))
+  if (lines.length === 0) return false
+  return html`<dl class="given">${lines.map(
+    ([kind, text]) =>
+      html`<dt>${words[kind]}</dt><dd>${kind === 'pass' ? html`<a href="${linkOf(merchant, { path: `${route.path}/pass` })}">${text}</a>` : text}</dd>`,
+  )}</dl>
+<p class="hint">A program uses them: it signs in with its wallet, as the command for @x402/fetch does.</p>`
+}
+
+const words = { trial: 'Trial', pass: 'Pass', again: 'Again' } as const
 
 /** Text of a command, and data from which the script makes it for other values. */
 type Tab = Command & { templates?: Readonly<Record<string, string>> | undefined }

@@ -1,5 +1,6 @@
-import type { Config, Merchant, NetworkConfig } from '../../config/Config'
+import type { Config, Merchant, NetworkConfig, Route } from '../../config/Config'
 import { searchOf, splitUrl } from '../../http/url'
+import * as Entitlements from '../../paywall/entitlement/Entitlements'
 import * as Json from '../../protocol/Json'
 import * as X402 from '../../protocol/X402'
 import { type Html, html } from '../html'
@@ -7,7 +8,7 @@ import * as Parts from '../parts'
 import * as Commands from './Commands'
 import * as Example from './Example'
 import { layout, pageHeaders } from './layout'
-import { commandTabs, walletPanel } from './panel'
+import { commandTabs, given, walletPanel } from './panel'
 
 type Priced = { network: NetworkConfig; amountAtomic: bigint }
 
@@ -52,7 +53,7 @@ type Paywall = { request: Request; merchant: Merchant | undefined; offers: reado
 
 /** The offer of an address, and the ways to pay for it. */
 function paywallPage(
-  { service }: Config,
+  { service, networks }: Config,
   problem: Json.JsonObject,
   { request, merchant, offers }: Paywall,
 ): Html {
@@ -62,9 +63,14 @@ function paywallPage(
   const [first] = offers
   const network = Parts.sampleNetwork(offers.map((offer) => offer.network))
   const priceAtomic = first?.amountAtomic ?? 0n
+  const route = merchant && routeAt(merchant, request)
+  const unit = merchant && route && Entitlements.unitOf(merchant, route)
   const commands = Commands.of(
     { method: 'GET', target, body: undefined },
-    { baseUrl: service.baseUrl, network, priceAtomic },
+    {
+      ...{ baseUrl: service.baseUrl, network, priceAtomic },
+      signsIn: route !== undefined && Entitlements.isGiven(route),
+    },
   )
   const faults = faultsOf(problem, merchant && formOf(merchant, request))
   // A request that would be refused is not sold, but the answer of a kept payment can be fetched.
@@ -72,11 +78,12 @@ function paywallPage(
 <div class="head">
 <p class="quiet">${
     merchant === undefined
-      ? `${service.title} sells this answer`
-      : html`<a href="/merchants/${merchant.slug}">${merchant.title}</a> sells this answer`
-  }</p>
+      ? service.title
+      : html`<a href="/merchants/${merchant.slug}">${merchant.title}</a>`
+  } sells this ${route?.passOf === undefined ? 'answer' : 'pass'}</p>
 <h1>${description || 'A paid answer'}</h1>
-<p class="cost"><span class="price">$${Parts.dollars(priceAtomic)}</span> for one request, in ${offers.map((offer) => Parts.coinOn(offer.network)).join(', or ')}.</p>
+<p class="cost"><span class="price">$${Parts.dollars(priceAtomic)}</span> ${unit ?? 'for one request'}, in ${offers.map((offer) => Parts.coinOn(offer.network)).join(', or ')}.</p>
+${merchant && route && given(networks, merchant, route)}
 ${faults}
 <p class="request"><span class="method">GET</span> <code>${Parts.breakable(target)}</code></p>
 </div>
@@ -93,12 +100,19 @@ ${commandTabs(commands.filter(({ pays }) => pays))}
 <p><a href="/">All that is sold here</a></p>`
 }
 
-/** Where the values of a request can be entered. */
-function formOf(merchant: Merchant, { url }: Request): string | undefined {
-  const path = splitUrl(url)[0].slice(`/m/${merchant.slug}`.length)
-  const [route] = merchant.routes
+/** The route of an address, with the longest path. */
+function routeAt({ slug, routes }: Merchant, { url }: Request): Route | undefined {
+  const path = splitUrl(url)[0].slice(`/m/${slug}`.length)
+  return routes
     .filter((each) => path === each.path || path.startsWith(`${each.path}/`))
-    .sort((a, b) => b.path.length - a.path.length)
+    .sort((a, b) => b.path.length - a.path.length)[0]
+}
+
+/** Where the values of a request can be entered. */
+function formOf(merchant: Merchant, request: Request): string | undefined {
+  const { url } = request
+  const path = splitUrl(url)[0].slice(`/m/${merchant.slug}`.length)
+  const route = routeAt(merchant, request)
   if (route === undefined) return undefined
   const values = new URLSearchParams({ route: route.path })
   // The form shows the values of the query. Values in the path are not read, so it shows examples.
