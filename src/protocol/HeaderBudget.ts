@@ -122,9 +122,8 @@ export function compile(input: Input) {
 
 /** Chooses the content of a head. It only adds sizes, because it runs for each new URL. */
 export function choose(budget: Budget, ask: Ask): Choice {
-  const signedIn = ask.hasSignIn ? findLeast(budget, ask, true) : undefined
-  const least = signedIn ?? findLeast(budget, ask, false) ?? shortestOf(budget, ask)
-  return fill(budget.parts, ask, least)
+  const signedIn = ask.hasSignIn ? leastWithSignIn(budget, ask) : undefined
+  return fill(budget.parts, ask, signedIn ?? leastOf(budget, ask))
 }
 
 type Least = Pick<Choice, 'url' | 'signInUrl' | 'base'> & {
@@ -135,33 +134,43 @@ type Least = Pick<Choice, 'url' | 'signInUrl' | 'base'> & {
 
 const basesOf = (budget: Budget, { isX402 }: Ask) => (isX402 ? budget.x402Bases : budget.bases)
 
-/** The first base that fits. No network leaves a head for a sign-in. */
-function findLeast(budget: Budget, ask: Ask, hasSignIn: boolean): Least | undefined {
-  const { input, urls } = budget
-  const roomBytes = headMaxBytes - input.besideBytes - ask.moreBytes
-  const errorBytes = ask.error.length - input.full.error.length
+function leastOf(budget: Budget, ask: Ask): Least {
   const bases = basesOf(budget, ask)
-  const networks = bases[0]?.accepts.length
-  for (const [index, base] of bases.entries()) {
-    if (hasSignIn && base.accepts.length !== networks) return undefined
-    for (const url of [ask.url, ...urls]) {
-      // A message takes fewer characters than a request.
-      const signInUrl = hasSignIn ? (isUri(url) ? url : urls[0]) : undefined
-      const signInBytes = signInUrl === undefined ? 0 : input.signInBytes + signInUrl.length + 2
-      const json = base.json + errorBytes + signInBytes + JSON.stringify(url).length - 2
-      const left = roomBytes - base.plain - encoded(json)
-      if (left >= 0) return { url, signInUrl, base, index, json, left }
+  for (const [index, base] of bases.entries())
+    for (const url of [ask.url, ...budget.urls]) {
+      const least = measure(budget, ask, { url, signInUrl: undefined, base, index })
+      if (least.left >= 0) return least
+    }
+  const base = bases.at(-1)
+  if (base === undefined) throw new Error('a 402 needs an offer')
+  const own = { url: budget.urls[1], signInUrl: undefined, base, index: bases.length - 1 }
+  return { ...own, json: 0, left: 0 }
+}
+
+/** For a sign-in challenges leave a head, then the query, and never a network or the path. */
+function leastWithSignIn(budget: Budget, ask: Ask): Least | undefined {
+  const bases = basesOf(budget, ask)
+  const [ownUrl] = budget.urls
+  for (const url of [ask.url, ownUrl]) {
+    // A message takes fewer characters than a request.
+    const signInUrl = isUri(url) ? url : ownUrl
+    for (const [index, base] of bases.entries()) {
+      if (base.accepts.length !== bases[0]?.accepts.length) break
+      const least = measure(budget, ask, { url, signInUrl, base, index })
+      if (least.left >= 0) return least
     }
   }
   return undefined
 }
 
-function shortestOf(budget: Budget, ask: Ask): Least {
-  const bases = basesOf(budget, ask)
-  const base = bases.at(-1)
-  if (base === undefined) throw new Error('a 402 needs an offer')
-  const url = budget.urls[1]
-  return { url, signInUrl: undefined, base, index: bases.length - 1, json: 0, left: 0 }
+/** The size of a base with a URL, and what it leaves. */
+function measure({ input }: Budget, ask: Ask, own: Omit<Least, 'json' | 'left'>): Least {
+  const { url, signInUrl, base } = own
+  const roomBytes = headMaxBytes - input.besideBytes - ask.moreBytes
+  const errorBytes = ask.error.length - input.full.error.length
+  const signInBytes = signInUrl === undefined ? 0 : input.signInBytes + signInUrl.length + 2
+  const json = base.json + errorBytes + signInBytes + JSON.stringify(url).length - 2
+  return { ...own, json, left: roomBytes - base.plain - encoded(json) }
 }
 
 /** Adds parts in the order of priority while there is room. */

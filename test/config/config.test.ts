@@ -429,6 +429,18 @@ describe('turnpike check', () => {
     })
     expect(text).toMatch(/^check\.toml:\d+: payout is a relayer/)
   })
+
+  test('it names the account of refunds, which is no payout either', async () => {
+    const own = '0x7E5F4552091A69125d5DfCb7b8C2659029395Bdf'
+    const REFUND_KEY = '1'.padStart(64, '0')
+    const { code, text } = await run(shipped, { PAYOUT: payout, REFUND_KEY })
+    expect(code).toBe(0)
+    expect(text).toContain(`refunds    from ${own}, at most 100.000000 USD a day\n`)
+    const paid = await run(shipped, { PAYOUT: own, REFUND_KEY })
+    expect(paid.text).toMatch(/^check\.toml:\d+: payout is a relayer.* or its account of refunds/)
+    const twice = await run(shipped, { PAYOUT: payout, REFUND_KEY, DESK_KEY: REFUND_KEY })
+    expect(twice.text).toStartWith('REFUND_KEY is a key of RELAYER_KEYS or DESK_KEY')
+  })
 })
 
 test('values from the environment are secrets in every place', () => {

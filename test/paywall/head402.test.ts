@@ -283,6 +283,7 @@ upstream = "https://one.example.com/base"
 path = "${path}"
 methods = ["GET", "POST"]
 price = "${price}"
+again = "24h"
 summary = ${quoted}
 description = ${quoted}
 [[merchants.routes.params]]
@@ -340,17 +341,35 @@ describe('any file with three networks', () => {
     const asked = { item, url, requestId: 'abcdefgh-zzzz', clientKind: 'other' } as const
     const answer = quoterOf(config)(asked, { digest, refusal })
     const text = await answer.clone().text()
-    current = () => answer
-    const head = await headOf(server.url.href, request('/', [close]))
-    expect(head.length).toBeLessThanOrEqual(headMaxBytes)
-    const headers = headersOf(head)
+    const readHead = async (response: Response) => {
+      current = () => response
+      const head = await headOf(server.url.href, request('/', [close]))
+      expect(head.length).toBeLessThanOrEqual(headMaxBytes)
+      return headersOf(head)
+    }
+    const headers = await readHead(answer)
     const required = requiredOf(headers)
+    expect(required.extensions).not.toHaveProperty('sign-in-with-x')
+    const own = await readHead(quoterOf(config)(asked, { digest, refusal, signIn: 'f'.repeat(64) }))
+    const signedIn = requiredOf(own)
     const answered = JSON.parse(text) as Required & { challenges?: unknown[] }
     const told = wholeOf(answered)
     const ids = assets.map(([id]) => id)
     // Such a host name is unlikely, but must not stop all sales.
     if (file.host.length > 60) return
     expect(networksOf(required.accepts)).toEqual(ids)
+    // The sign-in takes the place of challenges before that of a network.
+    expect(networksOf(signedIn.accepts)).toEqual(ids)
+    expect(chainsOf(own)[0]).toBe(chainsOf(headers)[0] ?? '')
+    expect(signedIn.extensions.mppx?.info).toHaveProperty('salt')
+    const info = signedIn.extensions['sign-in-with-x']?.info
+    // A refused x402 payment needs much of the head.
+    if (info !== undefined || refusal?.headers === undefined)
+      expect(info).toMatchObject({
+        domain: file.host,
+        uri: expect.stringContaining(item.resource.url),
+        nonce: expect.stringMatching(/^[0-9a-f]{48}$/),
+      })
     // Python's clients read the header only, and pay by EIP-3009 without an approval.
     const methods = required.accepts.map(({ extra }) => extra.assetTransferMethod)
     const hasPlain = file.transfers.some((transfer) => `${transfer}`.includes('a'))

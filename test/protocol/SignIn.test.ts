@@ -168,6 +168,21 @@ describe('the message', () => {
     fc.assert(check, runs(2000))
   })
 
+  test('attack: no query that a request may have keeps a stock client from signing', () => {
+    const { address } = wallet
+    const query = fc.string({ unit: 'binary-ascii', maxLength: 20 })
+    const check = fc.property(query, (text) => {
+      const { href } = new URL(`https://${domain}/m/shop/item?${text}`)
+      fc.pre(SignIn.isUri(href))
+      const asked = { ...challenge().info, uri: href, chainId: chains[0], type: 'eip191' as const }
+      expect(createSIWxMessage(asked, address)).toContain(`URI: ${href}\n`)
+    })
+    fc.assert(check, runs(2000))
+    for (const query of ['?a[0]=1', '?a=1|2', '?a=%zz', '?a=^', '?a=`', '?a={b}'])
+      expect(SignIn.isUri(`https://${domain}/x${query}`)).toBe(false)
+    expect(SignIn.isUri('https://[::1]:4020/m/a?b=%5Bc%5D&d=~!')).toBe(true)
+  })
+
   test('error: the signature of another wallet, message or form is none of the wallet', async () => {
     const payload = await signed()
     const high = `${payload.signature.slice(0, 66)}${'f'.repeat(64)}1b`

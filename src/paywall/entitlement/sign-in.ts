@@ -30,11 +30,11 @@ export async function signIn(sale: GatewaySale, options: Options): Promise<Signe
   const parsed = SignIn.parse(presented.value)
   if (Problem.isFault(parsed))
     throw Problem.ofFault(parsed, 'bad-request', { members: { field: 'SIGN-IN-WITH-X' } })
-  const { host, origin } = new URL(item.resource.url)
+  const { host } = new URL(item.resource.url)
   const network = item.offers.find((offer) => offer.network.id === parsed.chainId)?.network.id
   const fault = SignIn.check(parsed, {
     domain: host,
-    uris: [url, item.resource.url, origin],
+    uris: [url, item.resource.url],
     chains: item.offers.map((offer) => offer.network.id),
     fingerprint: fingerprint(method, path, search, { digest }),
     terms: item.signIn,
