@@ -37,7 +37,23 @@ function showMpp(challenges) {
   })
 }
 
+/** What a wallet signs in place of a payment, where it may have something here. */
+function showSignIn({ info, supportedChains }) {
+  const { statement, domain, nonce, expirationTime } = info
+  return [
+    element('h5', {}, 'Or sign in: SIGN-IN-WITH-X'),
+    facts([
+      ['statement', statement],
+      ['domain', domain],
+      ['on', supportedChains.map(({ chainId }) => chainId).join(' or ')],
+      ['nonce', nonce],
+      ['expires', expirationTime],
+    ]),
+  ]
+}
+
 function showX402(required) {
+  const signIn = required.extensions?.['sign-in-with-x']
   return [
     ...required.accepts.flatMap(({ network, asset, amount, payTo, extra, maxTimeoutSeconds }) => [
       element('h5', {}, describe(network, asset, amount)),
@@ -47,6 +63,7 @@ function showX402(required) {
         ['signed for at most', `${maxTimeoutSeconds} s`],
       ]),
     ]),
+    ...(signIn === undefined ? [] : showSignIn(signIn)),
     json('The whole PAYMENT-REQUIRED', required),
   ]
 }
