@@ -166,6 +166,30 @@ export function gasChanged(gas: RelayerGas, isLow: boolean, at: number): Webhook
   }
 }
 
+/** Refunds of a network that an operator must look at. `reason`: of the first of them. */
+export type StuckRefunds = {
+  network: Network.Id
+  account: string
+  reason: string
+  payments: number
+  amountAtomic: bigint
+}
+
+/** `stuck` is undefined when none waits any more. */
+export function refundsChanged(
+  network: Network.Id,
+  stuck: StuckRefunds | undefined,
+  at: number,
+): WebhookEvent {
+  return {
+    type: stuck === undefined ? 'refund.continues' : 'refund.waits',
+    subject: network,
+    occurrence: `${at}`,
+    at,
+    data: stuck ? { ...stuck, amountAtomic: String(stuck.amountAtomic) } : { network },
+  }
+}
+
 /** `reason`: why the upstream delivers nothing; undefined when it delivers again. */
 export function upstreamChanged(
   merchant: string,

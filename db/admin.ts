@@ -18,6 +18,7 @@ export const outcomes = [
   'pending',
   'delivered',
   'undelivered',
+  'refunded',
   'settled',
   'order',
   'unpaid',
@@ -324,7 +325,10 @@ export function adminSql(dialect: Dialect, { rowsOfPayer, isInRows }: PayerSql) 
 const outcome = `CASE WHEN state IN ('broadcast', 'reverted') THEN 'pending'
   WHEN state <> 'confirmed' THEN 'unpaid' WHEN product = 'desk' THEN 'order'
   WHEN product = 'facilitator' THEN 'settled'
-  WHEN delivery = 'delivered' THEN 'delivered' ELSE 'undelivered' END`
+  WHEN delivery = 'delivered' THEN 'delivered'
+  WHEN (SELECT refunds.amount_atomic FROM refunds WHERE refunds.payment_id = payments.id
+    AND refunds.paid_hash IS NOT NULL) = amount_atomic THEN 'refunded'
+  ELSE 'undelivered' END`
 
 const merchant = "CASE product WHEN 'desk' THEN 'stock' ELSE merchant END"
 

@@ -46,6 +46,7 @@ async function begin(options: AppOptions, clocks: Clocks, onFailure: Base['onFai
   // Recover after binding: the health endpoints must answer while a chain does not.
   await settlement.recover()
   await startedStock?.desk.recover()
+  parts.refunds.start()
   await first.write()
   webhooks.watch(watchedOf(parts))
   const turn = inTurn()
@@ -137,9 +138,10 @@ async function prepare(parts: AppParts, config: Config, previous?: Config) {
  * Keeps the accounts and assets of a configuration in the database, so that the figures of sales can
  * be read beside the service and from a copy, without the file and its secrets.
  */
-function describe({ ledger, relayers, deskAddress, now }: AppParts, config: Config): Promise<void> {
+function describe(parts: AppParts, config: Config): Promise<void> {
+  const { ledger, relayers, deskAddress, refunds, now } = parts
   const payouts = [config.service.payout, ...config.merchants.map(({ payout }) => payout)]
-  const accounts = new Set([...relayers, deskAddress, ...payouts])
+  const accounts = new Set([...relayers, deskAddress, refunds.account ?? deskAddress, ...payouts])
   return ledger.sales.describe({
     // A merchant that is out of service may have no payout.
     accounts: [...accounts].filter((each) => each !== zeroAddress),
@@ -172,9 +174,10 @@ async function reload(parts: AppParts, config: Config): Promise<readonly Path[]>
 
 /** The states that operators are told about. */
 function watchedOf(parts: AppParts): Parameters<AppParts['webhooks']['watch']>[0] {
-  const { current, options, settlement, sponsoring } = parts
+  const { current, options, settlement, sponsoring, refunds } = parts
   return {
     networks: settlement.details,
+    refunds: refunds.stuck,
     refused: () => refusedOf(current.config, parts.refusals),
     certificates() {
       const faults = new Map(
@@ -265,7 +268,7 @@ async function stop(listener: Listener, parts: AppParts): Promise<void> {
   current.isStopping = true
   // A lane that is taken during the stop would be driven to its end first.
   ledger.lanes.retire()
-  const { paywall, settling, startedStock, settlement, webhooks, requestCounts } = parts
+  const { paywall, settling, startedStock, settlement, refunds, webhooks, requestCounts } = parts
   const deadline = now() + current.config.service.stopSeconds * 1000
   /**
    * Limits the time of a last write. When the database server is gone, a write waits for it,
@@ -280,7 +283,7 @@ async function stop(listener: Listener, parts: AppParts): Promise<void> {
   while (inFlight() > 0 && now() < deadline) await Bun.sleep(10)
   const limitMs = Math.max(0, deadline - now())
   const stopped = [paywall.stop(), settlement.stop(limitMs), webhooks.stop(limitMs)]
-  await last(Promise.all([...stopped, startedStock?.desk.stop()]), 2 * leastMs)
+  await last(Promise.all([...stopped, startedStock?.desk.stop(), refunds.stop()]), 2 * leastMs)
   await Promise.race([closed, Bun.sleep(200)])
   await listener.stop(true)
   await last(requestCounts.stop(), leastMs)

@@ -27,6 +27,7 @@ const ranks: Readonly<Record<string, number>> = {
   sponsor: 6,
   web: 6,
   webhooks: 4.5,
+  refunds: 4.5,
   app: 7,
   demo: 8,
   cli: 9,

@@ -3,6 +3,7 @@ import type { Config } from '../config/Config'
 import { resourcesQuery } from '../gateway/documents/documents'
 import * as Messages from '../gateway/mcp/Messages'
 import { type Document, seal, sendDocument } from '../http/document'
+import { paymentAnswer } from '../paywall/usage/lookup'
 import * as Facilitation from '../protocol/Facilitation'
 import * as Schema from '../protocol/Schema'
 import { grantBody } from '../sponsor/granting'
@@ -28,6 +29,7 @@ type Endpoint = {
   bodyType?: string
   /** Media type of the answer; JSON by default. */
   answerType?: string
+  answer?: TObject
 }
 
 const maxAgeSeconds = 300
@@ -93,8 +95,8 @@ function endpointsOf({ service, stock, networks }: Config): Endpoint[] {
     get(
       baseUrl,
       '/api/payments/{id}',
-      'What a payment has cost, with the header Payment-Token of its answer.',
-      { inPath: paymentPath },
+      'What a payment has cost, and its refund, with the header Payment-Token of its answer.',
+      { inPath: paymentPath, answer: paymentAnswer },
     ),
     get(baseUrl, '/healthz', 'Whether anything can be sold.'),
     get(baseUrl, '/readyz', 'Whether everything works.'),
@@ -126,7 +128,8 @@ export function describeApi(config: Config): object {
   const { title, baseUrl, contact } = config.service
   const paths: Record<string, object> = {}
   for (const endpoint of endpointsOf(config)) {
-    const { path, method, at, summary, answerType = 'application/json' } = endpoint
+    const { path, method, at, summary, answer, answerType = 'application/json' } = endpoint
+    const content = answer === undefined ? {} : { schema: Schema.toJson(answer) }
     const operation = {
       summary,
       parameters: [
@@ -135,7 +138,7 @@ export function describeApi(config: Config): object {
       ],
       ...bodyOf(endpoint),
       responses: {
-        200: { description: 'The answer.', content: { [answerType]: {} } },
+        200: { description: 'The answer.', content: { [answerType]: content } },
         default: { description: 'A problem.', content: { 'application/problem+json': {} } },
       },
     }

@@ -33,6 +33,8 @@ export type AppOptions = {
   refundsMax?: number
   /** First wait before a step of a stock order is tried again, ms. */
   orderRetryMs?: number
+  /** Time between two looks for refunds to send, ms. */
+  refundLookMs?: number
   /** Opens the database of a server, in place of the file in the data directory. */
   openServer?: OpenServer | undefined
   /** Longest read of a stock's price from the chain, ms; 2 s by default. */

@@ -26,6 +26,7 @@ import { createPaywall } from '../paywall/paywall'
 import { createLookup } from '../paywall/usage/lookup'
 import * as Crypto from '../protocol/Crypto'
 import { hourMs } from '../protocol/Time'
+import { createRefunds } from '../refunds/refunds'
 import { createSettlement } from '../settlement/settlement'
 import { createSponsor } from '../sponsor/sponsor'
 import { openMarket, startStock } from '../stock/start'
@@ -110,8 +111,8 @@ export async function startParts(base: Base, { peerOf, certificates }: HttpServe
 type Money = Awaited<ReturnType<typeof startMoney>>
 
 /**
- * Starts the settlement and the sponsoring. After `recover` the settlement continues what is
- * unfinished.
+ * Starts the settlement, the sponsoring and the refunds. After `recover` the settlement continues what
+ * is unfinished.
  */
 async function startMoney(base: Base) {
   const { options, current, ledger, registry, now, log } = base
@@ -163,13 +164,22 @@ async function startMoney(base: Base) {
     accounts: [...relayers, settlement.desk],
     waitMs,
   })
-  return { settlement, relayers, sponsoring, pauses, waitMs }
+  const isAutomatic = ({ slug }: { slug: string }) =>
+    current.config.merchants.some((each) => each.slug === slug && each.refund === 'undelivered')
+  const refunds = createRefunds({
+    ...{ ...own, refunds: ledger.refunds, settlement, key: secrets.refundKey },
+    merchants: () => current.config.merchants.filter(isAutomatic).map(({ slug }) => slug),
+    perDayAtomic: () => current.config.service.refundPerDayAtomic,
+    lookMs: options.refundLookMs,
+  })
+  base.onFailure(refunds.stop)
+  return { settlement, relayers, sponsoring, refunds, pauses, waitMs, isAutomatic }
 }
 
 /** Starts the paywall and, where the configuration has `[stock]`, the stock desk. */
 async function startSales(
   base: Base,
-  { settlement, sponsoring, relayers, waitMs }: Money,
+  { settlement, sponsoring, refunds, relayers, waitMs, isAutomatic }: Money,
   onUndelivered: Webhooks['undelivered'],
 ) {
   const { options, current, ledger, registry, now, log } = base
@@ -183,6 +193,7 @@ async function startSales(
   const terms = {
     tally,
     claims,
+    refunds,
     settlement: withDeliveries(settlement, registry),
     challengeSecrets,
     receiptKey,
@@ -214,6 +225,8 @@ async function startSales(
     },
     heldMaxBytes: bufferedMaxBytes,
     onUndelivered,
+    isRefunded: ({ transfer, purpose }) =>
+      isAutomatic({ slug: purpose.merchant }) && refunds.canRefund(transfer),
     settleWaitMs: waitMs,
     symbolOf: (named) =>
       current.config.networks.find(({ id: network }) => network === named)?.asset.symbol,
@@ -281,6 +294,7 @@ function createRecentFigures({ ledger, now }: Base): Recent {
         payment: (id) => recent.changed(timeOf(id)),
         job(id) {
           const [, order] = id.split(':')
+          if (order?.startsWith('pay_')) recent.changed(timeOf(order))
           // The hours beside it, too, because the id of its payment may be older.
           for (const ms of order?.startsWith('ord_') ? [-hourMs, 0, hourMs] : [])
             recent.changed(timeOf(order ?? '') + ms)

@@ -41,6 +41,8 @@ export function createPeople(config: Config, parts: AppParts, options: Options) 
     assets: ledger.sales.assets,
     webhooks: ledger.webhooks,
     ledger: ledger.admin,
+    findPayment: settlement.findById,
+    refunds: { ...parts.refunds, list: ledger.refunds.list },
     actions: actionsOf(parts),
   }
   return {
@@ -55,7 +57,8 @@ export function createPeople(config: Config, parts: AppParts, options: Options) 
 }
 
 /** The actions of an operator. */
-function actionsOf({ pauses, ledger, operator, startedStock, now }: AppParts): Actions {
+function actionsOf(parts: AppParts): Actions {
+  const { pauses, ledger, operator, startedStock, refunds, now } = parts
   return {
     async pause(of, isPause) {
       const hasChanged = await pauses.set(of, isPause)
@@ -67,6 +70,12 @@ function actionsOf({ pauses, ledger, operator, startedStock, now }: AppParts): A
       if (moved === undefined) return { ok: false, text: `${id} is not held: nothing was done.` }
       startedStock?.desk.drive(id)
       return { ok: true, text: `${id} is tried again. Load the page again to see its state.` }
+    },
+    refund: refunds.request,
+    async retryRefund(id) {
+      const isRetried = await refunds.retry(id)
+      if (!isRetried) return { ok: false, text: `The refund of ${id} has not failed.` }
+      return { ok: true, text: 'The refund is sent again. Load the page again to see its state.' }
     },
     async testWebhook(endpoint) {
       await ledger.webhooks.add(webhookTest(endpoint, now()))

@@ -104,6 +104,7 @@ export function createRoutes(on: Handlers): Routes {
   page('/admin/payments', ({ admin }, request) => admin.payments(request))
   page('/admin/payments.csv', ({ admin }, request) => admin.csv(request))
   page('/admin/payments/:id', ({ admin }, request, { id = '' }) => admin.payment(request, id))
+  page('/admin/refunds', ({ admin }, request) => admin.refunds(request))
   page('/admin/orders', ({ admin }, request) => admin.orders(request))
   page('/admin/merchants', ({ admin }, request) => admin.merchants(request))
   page('/admin/networks', ({ admin }, request) => admin.networks(request))

@@ -48,7 +48,7 @@ export type Command = {
   summary: string
   /** Paragraphs of the command's own help, after its summary. */
   details?: string
-  /** Names of the operands, in order. With `verbs` the first one is a verb. */
+  /** Names of the operands, in order. With `verbs` they stand in place of a verb. */
   operands?: readonly string[]
   /** Verbs of the command, each with the operands after it. */
   verbs?: Readonly<Record<string, readonly string[]>>

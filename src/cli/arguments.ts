@@ -98,7 +98,8 @@ function readOperands(name: string, command: Command, operands: string[]) {
   const { verbs } = command
   const [word = '', ...rest] = operands
   const operand = operands.at(-1) ?? ''
-  if (verbs === undefined) {
+  const isVerb = verbs !== undefined && Object.hasOwn(verbs, word)
+  if (verbs === undefined || (command.operands !== undefined && !isVerb)) {
     assertCount(name, command.operands ?? [], operands)
     return { word, operand }
   }

@@ -168,6 +168,23 @@ retry ID  continue a held order; serve may be running`,
     options: { data },
     examples: ['orders list', 'orders retry 01a4'],
   },
+  refund: {
+    summary: 'send the money of a payment back, or list the refunds',
+    details: `It writes the request into the database, and the running service sends it from the account of
+REFUND_KEY, once for each payment. It needs REFUND_KEY and the file of the service.
+list  the newest refunds, with their states`,
+    verbs: { list: [] },
+    operands: ['a payment'],
+    options: {
+      amount: { value: 'AMOUNT', help: 'a part of the payment (default: the whole)' },
+      note: { value: 'TEXT', help: 'why, for yourself: up to 200 characters' },
+      retry: { help: 'send a refund again that has failed' },
+      json: { help: 'JSON, with amounts as strings' },
+      config,
+      data,
+    },
+    examples: ['refund pay_019ad2f1 --amount 0.5', 'refund pay_019ad2f1 --retry', 'refund list'],
+  },
   webhooks: {
     summary: 'messages to webhooks: those that wait, failed and were sent last',
     details: `list       waiting, failed and delivered ones with attempts and the last status

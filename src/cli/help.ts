@@ -1,8 +1,7 @@
 import type { Command } from './Command'
 
 const introduction = `turnpike sells any HTTP API per request to any client with a stablecoin wallet.
-Usage: turnpike [command] [options]
-turnpike COMMAND --help has the options and an example of each command.
+Usage: turnpike [command] [options]; COMMAND --help explains its options.
 `
 
 /** Text of `turnpike --help`: one line for each command. */
@@ -16,7 +15,7 @@ ${columns(rows)}
 /** Text of `turnpike COMMAND --help`. */
 export function explainCommand(name: string, command: Command): string {
   const { summary, details, verbs, operands = [], examples } = command
-  const words = verbs === undefined ? operands.map(placeholder) : [Object.keys(verbs).join('|')]
+  const words = verbs === undefined ? operands.map(placeholder) : [usageOf(verbs, operands)]
   const options = Object.entries(command.options).map(([option, { value, help }]) => {
     return [`--${option}${value === undefined ? '' : ` ${value}`}`, help] as const
   })
@@ -29,6 +28,11 @@ export function explainCommand(name: string, command: Command): string {
     `${examples.length === 1 ? 'Example' : 'Examples'}\n${examples.map((line) => `  turnpike ${line}`).join('\n')}`,
   ]
   return `${parts.filter((part) => part !== undefined).join('\n\n')}\n`
+}
+
+/** `list|PAYMENT` where an operand may stand in place of a verb. */
+function usageOf(verbs: object, operands: readonly string[]): string {
+  return [...Object.keys(verbs), ...operands.map(placeholder)].join('|')
 }
 
 /** `a file` is FILE. */

@@ -28,6 +28,7 @@ const runs: { [Each in Name]: (args: Run<Each>) => number | Promise<number> } = 
   receipt: async (args) => (await import('./buy/receipt')).verifyReceipt(args),
   sales: async (args) => (await import('./operate/sales')).sales(args),
   orders: async (args) => (await import('./operate/orders')).orders(args),
+  refund: async (args) => (await import('./operate/refund')).refund(args),
   webhooks: async (args) => (await import('./operate/webhooks')).webhooks(args),
   alerts: async (args) => (await import('./operate/alerts')).alerts(args),
   gateways: async (args) => (await import('./operate/gateways')).gateways(args),

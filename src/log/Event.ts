@@ -115,7 +115,7 @@ export const events = {
   'admin-signed-out': info('An operator signed out at `/admin`; `everywhere`: all sessions ended.'),
   'admin-action': info(
     'An operator did `action` at `/admin`: `pause`, `resume`, `retry`, `test` (a webhook), `resend`, ' +
-      '`reload` or `backup`. `ok` and `result` say how it ended.',
+      '`reload`, `backup`, `refund` or `refund-retry`. `ok` and `result` say how it ended.',
   ),
   'sales-paused': warn(
     'The start found a merchant or a network whose sales an operator has paused.',
@@ -287,6 +287,26 @@ export const events = {
   'order-of-another-desk': error(
     'An unfinished order was paid to the account `desk`, which is not configured now.',
     'Start with the key of that account as `DESK_KEY` until its orders are finished.',
+  ),
+
+  // Events of refunds.
+  'refund-requested': info(
+    'A payment was never delivered and can no longer be fetched: its money is sent back.',
+  ),
+  'refund-waiting': warn(
+    'A refund is not sent; `reason` says what it waits for. It is sent when that has changed.',
+    'See `/admin/refunds`. If `reason` is the balance, send the asset to the account of REFUND_KEY.',
+  ),
+  'refund-failed': error(
+    'The transaction of a refund failed, and no reorganisation can change that.',
+    'See why in a block explorer, then `turnpike refund ID --retry` or the button on its page.',
+  ),
+  'refund-elsewhere': info(
+    'The transaction of another sender made a refund, with the signature that ours had published.',
+  ),
+  'refund-fault': warn(
+    'A step of a refund failed. It is tried again.',
+    'If it lasts, see `error`; it usually names a node or the disk.',
   ),
 
   // Events of webhooks and of places of alerts. `endpoint` names one by its id, `origin` is its URL without the path.

@@ -200,11 +200,13 @@ const texts: Readonly<Record<Code, Text>> = {
   },
   'redeem-exhausted': {
     meaning:
-      'The payment was delivered, all attempts to redeem it were used, or its 24 hours are over.',
-    client: 'Give the transaction of the answer to the operator if nothing was delivered.',
+      'The payment was delivered, all attempts to redeem it were used, its 24 hours are over, or its ' +
+      'money goes back: then `refund` has the state and the transaction.',
+    client:
+      'Give the transaction of the answer to the operator if nothing was delivered and `refund` is missing.',
     operator:
-      'Search the log for the payment: `payment-undelivered` has the status of the upstream. A ' +
-      'refund is a transfer that you make.',
+      'Search the log for the payment: `payment-undelivered` has the status of the upstream. ' +
+      '`turnpike refund ID` sends the money back.',
   },
   'settlement-pending': {
     meaning: 'The transfer was sent and is not confirmed yet. `transaction` names it.',

@@ -1,6 +1,7 @@
 import type { NetworkConfig, Service } from '../config/Config'
 import { isPrivate } from '../config/values'
 import { scrub } from '../log'
+import * as Amount from '../protocol/Amount'
 import type { EventType } from '../protocol/Webhook'
 import { etherText } from '../settlement/state/out-of-gas'
 
@@ -90,6 +91,12 @@ const sentences: Partial<Readonly<Record<EventType | 'test', (values: Values) =>
     remedy: 'Repair the upstream: the buyers can fetch their answers for a day.',
     page: '/payments?state=undelivered',
   }),
+  'refund.waits': ({ of, data, name }) => ({
+    what: `${data.payments === 1 ? '1 refund waits' : `${of('payments')} refunds wait`} on ${name}. Together ${Amount.toDecimal(BigInt(String(data.amountAtomic)), 6)} from ${of('account')}: ${of('reason')}.`,
+    remedy: 'The page shows each of them. If the account has too little, send the asset to it.',
+    page: '/refunds',
+  }),
+  'refund.continues': ({ name }) => ({ what: `No refund waits on ${name} any more.` }),
   'network.paused': ({ of, name }) => ({
     what: `${name} cannot settle. ${of('reason')}`,
     remedy: `Nothing is sold on ${name} (${of('network')}) until it can. docs/troubleshooting.md names what to do for each reason.`,

@@ -3,6 +3,8 @@ import {
   gasChanged,
   networkPaused,
   networkResumed,
+  refundsChanged,
+  type StuckRefunds,
   upstreamChanged,
 } from '../../db/WebhookEvent'
 import type { WebhookEvent, WebhookLedger } from '../../db/webhooks'
@@ -30,6 +32,8 @@ export type Watched = {
   networks(): readonly NetworkState[]
   /** Routes that sell nothing because the upstream refuses the key of their merchant. */
   refused(): readonly { merchant: string; reason: string }[]
+  /** Refunds of each network that wait for an operator. */
+  refunds(): readonly StuckRefunds[]
   /** Each domain of HTTPS; with a reason where clients cannot use it. */
   certificates(): readonly { domain: string; reason: string | undefined }[]
 }
@@ -67,6 +71,11 @@ export function conditionsOf(watched: Watched, known: readonly string[]): Condit
   return [
     ...networks.map(ofNetwork),
     ...networks.flatMap((network) => ofRelayers(network, known)),
+    ...networks.map(({ network }): Condition => {
+      const stuck = watched.refunds().find((each) => each.network === network)
+      const event = (at: number) => refundsChanged(network, stuck, at)
+      return { name: `refund ${network}`, isMet: stuck === undefined, event }
+    }),
     ...ofRefused(watched.refused(), known),
     ...watched.certificates().map(({ domain, reason }): Condition => {
       const event = (at: number) => certificateChanged(domain, reason, at)

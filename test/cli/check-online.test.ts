@@ -105,7 +105,13 @@ describe('check --online', () => {
       (await run(dearer)).lines.filter((line) => line.includes('8000 USD an ETH')),
     ).toHaveLength(1)
     const socket = edited('ws_url = ""', `ws_url = "${chainOf(4663).wsUrl}"`)
-    expect((await run(socket)).lines.at(-1)).toBe('ok')
+    const { lines: last } = await run(socket, { REFUND_KEY: account(1).privateKey })
+    expect(last.at(-1)).toBe('ok')
+    expect(last.filter((line) => line.startsWith('refunds    the account has '))).toEqual(
+      ['USDG on Robinhood Chain', 'USDC on Base', 'USDC on Base Sepolia'].map(
+        (what) => `refunds    the account has 10000.000000 ${what}`,
+      ),
+    )
   })
 
   test('serve prints the gas cost of a sale at its start', async () => {
@@ -117,6 +123,7 @@ describe('check --online', () => {
         PATH: process.env.PATH ?? '',
         PAYOUT: payout,
         RELAYER_KEYS: `${account(0).privateKey},${unfunded.privateKey}`,
+        REFUND_KEY: account(1).privateKey,
       },
       stdout: 'ignore',
       stderr: 'pipe',
@@ -131,6 +138,7 @@ describe('check --online', () => {
       const costs = said.split('\n').filter((line) => line.startsWith('  gas on '))
       expect(costs).toHaveLength(3)
       for (const line of costs) expect(line).toMatch(/ USD a sale now \(.*% of the cheapest price/)
+      expect(said).toContain(`  refunds are paid by ${account(1).address}, which needs no ETH\n`)
       // The relayer without gas, on each network.
       const toSend = said.split('\n').filter((line) => line.startsWith('    send about '))
       expect(toSend).toHaveLength(3)

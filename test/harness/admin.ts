@@ -94,6 +94,14 @@ function sourcesOf(ledger: Ledger, now: () => number): AdminSources {
     refusedRoutes: () => [],
     otherHost: () => undefined,
     pending: async () => ({ count: 0, oldest: [] }),
+    findPayment: async () => undefined,
+    refunds: {
+      ...ledger.refunds,
+      account: undefined,
+      canRefund: () => false,
+      waitOf: () => undefined,
+      stuck: () => [],
+    },
     heldOrders: () => undefined,
     spentBudgets: async () => [],
     storageFault: () => undefined,
@@ -107,6 +115,8 @@ function sourcesOf(ledger: Ledger, now: () => number): AdminSources {
     actions: {
       pause: async () => ({ ok: true, text: 'paused' }),
       retry: async () => ({ ok: true, text: 'retried' }),
+      refund: async () => ({ ok: true, text: 'refunded' }),
+      retryRefund: async () => ({ ok: true, text: 'sent again' }),
       testWebhook: async () => ({ ok: true, text: 'tested' }),
       resend: async () => ({ ok: true, text: 'sent again' }),
       reload: undefined,
@@ -126,6 +136,7 @@ function routesOf(admin: Admin, app: ReturnType<typeof errors>) {
     .get('/admin/payments', ({ request }) => admin.payments(request))
     .get('/admin/payments.csv', ({ request }) => admin.csv(request))
     .get('/admin/payments/:id', ({ request, params }) => admin.payment(request, params.id))
+    .get('/admin/refunds', ({ request }) => admin.refunds(request))
     .get('/admin/orders', ({ request }) => admin.orders(request))
     .get('/admin/merchants', ({ request }) => admin.merchants(request))
     .get('/admin/networks', ({ request }) => admin.networks(request))
@@ -167,8 +178,12 @@ export async function operatorOf(url: string, token: string) {
   const cookie = cookieOf(await post('/admin', { token }))
   const read = async (path: string) => (await fetch(url + path, { headers: { cookie } })).text()
   const csrf = /name="csrf" value="([\w-]{43})"/.exec(await read('/admin'))?.[1] ?? ''
-  const act = async (action: string, subject: string): Promise<number> =>
-    (await post(`/admin/actions/${action}`, { csrf, subject }, cookie)).status
+  const act = async (
+    action: string,
+    subject: string,
+    more: Record<string, string> = {},
+  ): Promise<number> =>
+    (await post(`/admin/actions/${action}`, { csrf, subject, ...more }, cookie)).status
   return { cookie, post, read, act }
 }
 

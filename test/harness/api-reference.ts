@@ -25,8 +25,10 @@ const endpoints: Readonly<Record<string, readonly Endpoint[]>> = {
     {
       path: '/api/payments/:id',
       methods: 'GET',
-      request: 'the headers `Payment-Id` and `Payment-Token` of a stream that was paid by use',
-      answer: 'what it cost, and its receipt: [pricing.md](pricing.md)',
+      request:
+        'the headers `Payment-Id` and `Payment-Token` of a stream that was paid by use, or `refund` of a problem',
+      answer:
+        'what it cost and its receipt: [pricing.md](pricing.md); `refund`: [refunds.md](refunds.md)',
     },
   ],
   Facilitator: [
@@ -173,6 +175,7 @@ const endpoints: Readonly<Record<string, readonly Endpoint[]>> = {
       answer: 'up to 1,000 of them as CSV',
     },
     { path: '/admin/payments/:id', methods: 'GET', request: '', answer: 'one payment' },
+    { path: '/admin/refunds', methods: 'GET', request: '', answer: 'the newest refunds' },
     { path: '/admin/orders', methods: 'GET', request: '`before`', answer: 'stock orders' },
     { path: '/admin/merchants', methods: 'GET', request: '', answer: 'merchants with figures' },
     { path: '/admin/networks', methods: 'GET', request: '', answer: 'relayers, fees, budgets' },
@@ -189,7 +192,7 @@ const endpoints: Readonly<Record<string, readonly Endpoint[]>> = {
       path: '/admin/actions/:action',
       methods: 'GET, POST',
       request:
-        '`pause`, `resume`, `retry`, `test`, `resend`, `reload` or `backup`; POST from its page only',
+        '`pause`, `resume`, `retry`, `test`, `resend`, `reload`, `backup`, `refund` or `refund-retry`; POST from its page only',
       answer: 'the page that confirms it, then 303',
     },
     {

@@ -19,7 +19,7 @@ export const labelMeanings: Readonly<Record<string, string>> = {
   reason: 'why; numbers are `N`',
   result: 'how an attempt at a webhook, or its message, ended: see below',
   endpoint: 'id of a webhook, as in the log events `webhook-...`',
-  state: 'state of an order: [stocks.md](stocks.md)',
+  state: 'state of an order: [stocks.md](stocks.md), or of a refund: [refunds.md](refunds.md)',
   code: 'error code of SQLite, or `DATABASE_GONE`',
   standby: '`none`, `async`, `sync` or `unknown` (without the role pg_monitor)',
 }

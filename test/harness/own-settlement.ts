@@ -53,13 +53,15 @@ export const withoutSync = ({ method }: RpcCall) =>
 
 export async function ownSettlement(
   options: {
+    manners?: Parameters<typeof startNetwork>[0]
     chain?: Parameters<typeof startNetwork>[1]
     network?: Partial<NetworkConfig>
     settlement?: FixtureOptions
   } = {},
 ): Promise<OwnSettlement> {
-  const net = await startNetwork('usdg', options.chain)
-  const network = networkOf(net.tap.url, 'usdg', options.network)
+  const { manners = 'usdg' } = options
+  const net = await startNetwork(manners, options.chain)
+  const network = networkOf(net.tap.url, manners, options.network)
   const directory = temporary()
   const start = (changes: Partial<NetworkConfig> = {}, more: FixtureOptions = {}) =>
     startFixture([{ ...network, ...changes }], directory.path, { ...options.settlement, ...more })

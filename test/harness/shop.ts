@@ -185,9 +185,10 @@ type Places = Pick<Config, 'networks' | 'stock'>
 const places = new Map<string, Places>()
 
 /** Most shops have the same file, and to read it takes a quarter of the time of a start. */
-function placesOf(text: string): Places {
+function placesOf(text: string, env?: ShopOptions['env']): Places {
   const known =
-    places.get(text) ?? configOf(text, Object.fromEntries(ids.map((id) => [id, nowhere])), nowhere)
+    places.get(text) ??
+    configOf(text, Object.fromEntries(ids.map((id) => [id, nowhere])), nowhere, env)
   places.set(text, known)
   return known
 }
@@ -197,7 +198,7 @@ export async function startShop(options: ShopOptions = {}): Promise<Shop> {
   const shipped = await Bun.file(`${import.meta.dir}/../../merchants.toml`).text()
   const text = options.edit?.(shipped + merchants) ?? shipped + merchants
   const upstream = await startScripted()
-  const unstarted = placesOf(text)
+  const unstarted = placesOf(text, options.env)
   const { networks } = unstarted
   const started = options.chains ?? (await leaseChains(networks))
   if (options.exchange === true) await openPools(unstarted, started)
@@ -205,7 +206,7 @@ export async function startShop(options: ShopOptions = {}): Promise<Shop> {
   const byId = <T>(list: readonly T[]): Record<Network.Id, T> =>
     Object.fromEntries(networks.map(({ id }, index) => [id, list[index] as T]))
   const rpcUrls = byId(taps.map((tap) => tap.url))
-  const parsed = configOf(text, rpcUrls, upstream.url)
+  const parsed = configOf(text, rpcUrls, upstream.url, options.env)
   const config = options.adjust?.(parsed) ?? parsed
   const dataDir = mkdtempSync(join(tmpdir(), 'turnpike-shop-'))
   if (!isPostgres) placeDatabase(dataDir)
@@ -241,7 +242,7 @@ export async function startShop(options: ShopOptions = {}): Promise<Shop> {
       return balanceOf(chain, asset.address, holder)
     },
     calls: () => taps.reduce((sum, tap) => sum + tap.calls.length, 0),
-    edited: (edit) => configOf(edit(text), rpcUrls, upstream.url),
+    edited: (edit) => configOf(edit(text), rpcUrls, upstream.url, options.env),
     async restart(config = gateway.config) {
       await shop.app.stop()
       gateway.config = config
@@ -338,6 +339,7 @@ function startGateway(gateway: Gateway, options: ShopOptions): Promise<App.App> 
     log: createLog({ write: (line) => void logged.push(line), pretty: false }),
     now: () => nowOf(gateway),
     blockTimeMs: 100,
+    refundLookMs: 10,
     // On a busy machine a chain may take longer than buyers want to wait for a price.
     marketTimeoutMs: 60_000,
     rpcTimeoutMs: 60_000,
@@ -352,10 +354,15 @@ function startGateway(gateway: Gateway, options: ShopOptions): Promise<App.App> 
 }
 
 /** The configuration of a file's text, whose upstreams are the scripted one or unreachable. */
-function configOf(text: string, rpcUrls: Record<string, string>, upstream: URL | string): Config {
+function configOf(
+  text: string,
+  rpcUrls: Record<string, string>,
+  upstream: URL | string,
+  env: ShopOptions['env'] = {},
+): Config {
   const { config, faults } = parseConfig(text, {
     file: 'merchants.toml',
-    env: { RELAYER_KEYS: account(0).privateKey, ASSISTANT_KEY: 'assistant-s3cret-key' },
+    env: { RELAYER_KEYS: account(0).privateKey, ASSISTANT_KEY: 'assistant-s3cret-key', ...env },
     overrides: {
       rpcUrls,
       payout: payee,

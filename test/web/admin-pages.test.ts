@@ -498,6 +498,8 @@ describe('actions', () => {
     const actions: Actions = {
       pause: (of, isPause) => done(`${isPause ? 'pause' : 'resume'} ${of.kind}:${of.name}`)(),
       retry: (id) => done(`retry ${id}`)(),
+      refund: ({ paymentId, amount }) => done(`refund ${paymentId} ${amount}`)(),
+      retryRefund: (id) => done(`refund-retry ${id}`)(),
       testWebhook: (id) => done(`test webhook:${id}`)(),
       resend: (id) => done(`resend ${id}`)(),
       reload: done('reload'),

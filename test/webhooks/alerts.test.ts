@@ -109,6 +109,7 @@ function watching() {
         ],
         refused: () => states.refused.map((merchant) => ({ merchant, reason: '401' })),
         certificates: () => [],
+        refunds: () => [],
         spentBudgets: async () =>
           states.isSpent
             ? [

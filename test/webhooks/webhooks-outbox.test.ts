@@ -2,6 +2,7 @@ import { afterAll, beforeEach, describe, expect, test } from 'bun:test'
 import { createGrants } from '../../db/sqlite/grants'
 import { createOutbox } from '../../db/sqlite/webhooks'
 import { write } from '../../db/sqlite/write'
+import type { StuckRefunds } from '../../db/WebhookEvent'
 import type { Subscriptions, WebhookLedger } from '../../db/webhooks'
 import { account } from '../../src/demo/accounts'
 import { eventTypes, typesOf } from '../../src/protocol/Webhook'
@@ -252,6 +253,7 @@ describe.concurrent('what fails and recovers', () => {
       balanceWei: 10n ** 18n,
       refused: [] as string[],
       certificate: undefined as string | undefined,
+      refunds: [] as StuckRefunds[],
     }
     const clock = { ms: own.clock.ms }
     const look = createConditionWatch({
@@ -270,6 +272,7 @@ describe.concurrent('what fails and recovers', () => {
         ],
         refused: () => states.refused.map((merchant) => ({ merchant, reason: '401' })),
         certificates: () => [{ domain: 'a.test', reason: states.certificate }],
+        refunds: () => states.refunds,
       },
       now: () => clock.ms,
     })
@@ -323,6 +326,16 @@ describe.concurrent('what fails and recovers', () => {
     const reason = 'its certificate expired'
     expect(await look({ certificate: reason })).toEqual([['certificate.fails', { domain, reason }]])
     expect(await look({ certificate: undefined })).toEqual([['certificate.works', { domain }]])
+  })
+
+  test('refunds that wait for the operator are reported, and when none waits any more', async () => {
+    await using own = await subscribed()
+    const look = await watching(own)
+    const stuck = { network, account: relayer, reason: 'too little', payments: 2 } as const
+    expect(await look({ refunds: [{ ...stuck, amountAtomic: 7n }] })).toEqual([
+      ['refund.waits', { ...stuck, amountAtomic: '7' }],
+    ])
+    expect(await look({ refunds: [] })).toEqual([['refund.continues', { network }]])
   })
 
   test('a merchant whose key is refused is reported, and when it is accepted again', async () => {

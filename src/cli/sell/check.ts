@@ -32,6 +32,7 @@ import {
   findOnline,
   findRefused,
   findUnfunded,
+  readRefundMoney,
 } from './online'
 
 type Options = Run<'check'>
@@ -79,7 +80,9 @@ export async function check(options: Options): Promise<number> {
     out(`${problems.length} fault${problems.length === 1 ? '' : 's'}`)
     return 1
   }
-  for (const line of [...summarize(config, refunderOf(options, relayers)), ...costs]) out(line)
+  const refunder = refunderOf(options, relayers)
+  const refunds = online && refunder ? await readRefundMoney(config, refunder) : []
+  for (const line of [...summarize(config, refunder), ...refunds, ...costs]) out(line)
   for (const key of drift?.unsold ?? []) out(`not sold   ${key}`)
   if (online && relayers.length === 0)
     out(

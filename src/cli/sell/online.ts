@@ -17,6 +17,7 @@ import { createResolver, type Resolve } from '../../net/resolve'
 import * as ByUse from '../../paywall/usage/ByUse'
 import * as Abi from '../../protocol/Abi'
 import * as AddressText from '../../protocol/Address'
+import * as Amount from '../../protocol/Amount'
 import * as Permit from '../../protocol/Permit'
 import * as Transfer from '../../protocol/Transfer'
 import * as Upto from '../../protocol/Upto'
@@ -361,6 +362,25 @@ async function poorOn(network: NetworkConfig, addresses: readonly Address[]): Pr
     const message = `relayer ${address} holds ${held}, too little for gas: ${remedy}`
     return [{ path: ['networks', network.id], message }]
   })
+}
+
+/**
+ * What the account of refunds holds on each network, a line each. A network that does not answer has
+ * none, because another check reports it. Never rejects.
+ */
+export async function readRefundMoney(config: Config, account: Address): Promise<string[]> {
+  const found = config.networks.map(async ({ name, rpcUrls, asset }): Promise<string[]> => {
+    const { symbol, address, decimals, transfer } = asset
+    if (!transfer.includes('eip3009'))
+      return [`refunds    none on ${name}: ${symbol} has no EIP-3009`]
+    const read = [Token.balanceOf(address, account), 'latest']
+    const answer = await askNodes(rpcUrls, ({ call }) => call('eth_call', read))
+    const held = Receipt.isHex(answer) ? Abi.uintAt(answer.slice(2)) : undefined
+    return held === undefined
+      ? []
+      : [`refunds    the account has ${Amount.toDecimal(held, decimals)} ${symbol} on ${name}`]
+  })
+  return (await Promise.all(found)).flat()
 }
 
 /**

@@ -194,6 +194,8 @@ function banner(
     // A network that does not answer has no cost line.
     if (cost.priceWei > 0n) lines.push(`  ${describeGasCost(config, network, cost)}`)
   }
+  if (secrets.refundKey !== undefined)
+    lines.push(`  refunds are paid by ${Crypto.addressOf(secrets.refundKey)}, which needs no ETH`)
   const served = config.merchants.filter((merchant) => merchant.outOfService === undefined)
   lines.push(`  ${salesOf(served)}`)
   for (const { slug, outOfService } of config.merchants)

@@ -1,6 +1,7 @@
 import type { Address } from 'viem'
 import type { Charge } from '../../../db/Authorization'
 import type { Payment, Protocol } from '../../../db/Payment'
+import type { RefundLedger } from '../../../db/Refund'
 import type { WriteEvent } from '../../log'
 import * as Amount from '../../protocol/Amount'
 import type * as Network from '../../protocol/Network'
@@ -94,6 +95,9 @@ export type DeliveryOptions = {
   transferRateMin?: Partial<TransferRateMin> | undefined
   /** Symbol of the asset of a network, for the line of a sale. */
   symbolOf?: ((network: Network.Id) => string | undefined) | undefined
+  refunds?: Pick<RefundLedger, 'find'> | undefined
+  /** Whether the money of a payment is sent back by itself when its answer is never fetched. */
+  isRefunded?: ((payment: Payment) => boolean) | undefined
   /** A payment was confirmed, and its upstream failed. */
   onUndelivered?:
     | ((of: { merchant: string; route: string; upstreamStatus: number | undefined }) => void)
@@ -140,11 +144,11 @@ type Paid = {
 }
 
 function createState(options: DeliveryOptions) {
-  const { challengeSecrets, transferRateMin, now } = options
+  const { challengeSecrets, transferRateMin, isRefunded, now } = options
   const [secret] = challengeSecrets
   if (secret === undefined) throw new Error('no challenge secret')
   return {
-    redeeming: createRedeeming(secret, now),
+    redeeming: createRedeeming(secret, now, isRefunded),
     remainders: createRemainders(),
     rates: createTransferRates(transferRateMin),
     /** Payments whose failed delivery was answered, and not yet written to the disk. */
@@ -217,12 +221,11 @@ async function begin(
     if (deliveryStarted) await endUndelivered(context, payment, undefined)
     throw left()
   }
-  if (payment.delivery === 'delivered' || payment.state !== 'confirmed') {
-    throw gone(payment, 'This payment has been delivered.')
-  }
-  if (isExhausted(payment)) throw gone(payment, 'All attempts have been used.')
-  if (payment.redeemUntil !== undefined && now() > payment.redeemUntil) {
-    throw gone(payment, 'The time to redeem this payment is over.')
+  const over = whyOver(payment, now())
+  if (over !== undefined) {
+    const isBack = payment.delivery !== 'delivered' && context.isRefunded?.(payment) === true
+    const detail = isBack ? `${over} The money is sent back by itself.` : over
+    throw gone(payment, detail, await context.refunds?.find(payment.id))
   }
   const started = deliveryStarted
     ? payment
@@ -231,6 +234,14 @@ async function begin(
         .catch((error) => explain(context, payment, error))
   // The stored time must equal the time in the answer.
   return { ...started, redeemUntil: redeeming.untilOf(started) }
+}
+
+function whyOver(payment: Payment, now: number): string | undefined {
+  const { delivery, state, redeemUntil } = payment
+  if (delivery === 'delivered' || state !== 'confirmed') return 'This payment has been delivered.'
+  if (isExhausted(payment)) return 'All attempts have been used.'
+  const isLate = redeemUntil !== undefined && now > redeemUntil
+  return isLate ? 'The time to redeem this payment is over.' : undefined
 }
 
 function ofPayment(context: Context, paid: Paid): Omit<Delivery, 'release'> {
@@ -539,8 +550,14 @@ async function endUndelivered(
  * Throws the problem of a delivery that could not begin or end. A claim covers one process only.
  * Other gateways may have taken this delivery over, when they took this process for dead.
  */
-async function explain({ settlement }: Context, payment: Payment, error: unknown): Promise<never> {
+async function explain(
+  { settlement, refunds }: Context,
+  payment: Payment,
+  error: unknown,
+): Promise<never> {
   if (!(error instanceof NotDeliverableError)) throw error
+  const refund = await refunds?.find(payment.id)
+  if (refund !== undefined) throw gone(payment, '', refund)
   const current = await settlement.findById(payment.id)
   if (current?.delivery === 'delivered') throw gone(current, 'This payment has been delivered.')
   // Another gateway delivers it, or did so until this read. The limit counts its attempt, too.

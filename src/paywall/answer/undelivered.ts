@@ -1,8 +1,10 @@
 import type { Charge } from '../../../db/Authorization'
 import type { Payment, Protocol } from '../../../db/Payment'
+import type { Refund } from '../../../db/Refund'
 import * as Crypto from '../../protocol/Crypto'
 import { type Code, of, type ProblemError } from '../../protocol/Problem'
 import { dayMs } from '../../protocol/Time'
+import * as Refunds from '../../refunds/Refund'
 import type { Delivered } from '../../settlement/send/delivery'
 import type { Settlement } from '../../settlement/settlement'
 import { failureHeaders } from './receipts'
@@ -74,8 +76,15 @@ export async function findByToken(
 /** The instruction for a buyer whose answer failed. */
 const redeemNext = 'Send the same request with redeem.token as Payment-Redeem; do not pay again.'
 
-/** Tokens that redeem payments, derived from `secret`; `now` is unix ms. */
-export function createRedeeming(secret: Uint8Array, now: () => number) {
+/**
+ * Tokens that redeem payments, derived from `secret`; `now` is unix ms. `isRefunded`: whether the money
+ * of a payment is sent back by itself when its answer is never fetched.
+ */
+export function createRedeeming(
+  secret: Uint8Array,
+  now: () => number,
+  isRefunded: (payment: Payment) => boolean = () => false,
+) {
   /** The same for all attempts of a payment, so that a lost answer does not lose the token. */
   const tokenOf = (paymentId: string): string =>
     new Bun.CryptoHasher('sha256', secret).update(`redeem|${paymentId}`).digest('base64url')
@@ -95,7 +104,10 @@ export function createRedeeming(secret: Uint8Array, now: () => number) {
       const { code, upstreamStatus } = fulfilled
       const { transaction, transfer, attempts } = payment
       const failure = { code, members: { reason: 'delivery_failed', transaction } }
-      return of(code, `${fulfilled.detail} ${redeemNext}`, {
+      const until = new Date(untilOf(payment)).toISOString()
+      const isBack = isRefunded(payment)
+      const back = isBack ? ` If you do not fetch it by ${until}, the money is sent back.` : ''
+      return of(code, `${fulfilled.detail} ${redeemNext}${back}`, {
         ...(protocol === 'x402' ? { headers: failureHeaders(failure, transfer) } : {}),
         members: {
           transaction,
@@ -103,9 +115,17 @@ export function createRedeeming(secret: Uint8Array, now: () => number) {
           ...(upstreamStatus === undefined ? {} : { upstreamStatus }),
           redeem: {
             token: tokenOf(payment.id),
-            until: new Date(untilOf(payment)).toISOString(),
+            until,
             attempts: Math.max(0, attemptsMax - attempts),
           },
+          // `GET /api/payments/{payment}` with the token shows the refund.
+          ...(isBack && {
+            refund: {
+              after: until,
+              payment: payment.id,
+              token: receiptTokens([secret], payment.id)[0],
+            },
+          }),
         },
       })
     },
@@ -123,10 +143,16 @@ export function left(): ProblemError {
   return of('payment-in-progress', 'The buyer has left.')
 }
 
-/** The problem of a payment that cannot be redeemed. */
-export function gone(payment: Payment, detail: string): ProblemError {
-  return of('redeem-exhausted', detail, {
-    members: { transaction: payment.transaction, network: payment.transfer.network },
+/** The problem of a payment that cannot be redeemed; it has the refund, where there is one. */
+export function gone(payment: Payment, detail: string, refund?: Refund): ProblemError {
+  const { transaction, transfer } = payment
+  const found = refund && Refunds.toJson(refund)
+  const back =
+    found?.status === 'refunded'
+      ? `This payment was refunded: ${found.amount} went back to the payer.`
+      : `This payment is to be refunded: ${found?.amount} go back to the payer.`
+  return of('redeem-exhausted', found ? back : detail, {
+    members: { transaction, network: transfer.network, ...(found && { refund: found }) },
   })
 }
 

@@ -1,24 +1,43 @@
+import { Type } from '@sinclair/typebox'
 import type { Authorization } from '../../../db/Authorization'
 import type { Payment } from '../../../db/Payment'
+import type { RefundLedger } from '../../../db/Refund'
 import * as Crypto from '../../protocol/Crypto'
 import * as Problem from '../../protocol/Problem'
+import * as Refunds from '../../refunds/Refund'
 import type { Settlement } from '../../settlement/settlement'
 import type { Receipts } from '../answer/receipts'
 import { receiptTokens } from '../answer/undelivered'
 
 type LookupOptions = {
   settlement: Pick<Settlement, 'findById' | 'authorizations'>
+  refunds: Pick<RefundLedger, 'find'>
   challengeSecrets: readonly Uint8Array[]
   receipts: Receipts
 }
 
 const tokenHeader = 'payment-token'
 
+const text = Type.Optional(Type.String())
+
+/** The answer of `GET /api/payments/{id}`. Amounts are atomic but for `refund.amount`. */
+export const paymentAnswer = Type.Object({
+  id: Type.String(),
+  state: Type.String({ description: 'of the payment; before, that of the authorization by use' }),
+  amount: Type.Optional(Type.String({ description: 'what was charged' })),
+  ...{ transaction: text, network: text, asset: text, payer: text, payTo: text, resource: text },
+  ceiling: Type.Optional(Type.String({ description: 'what was signed for an answer by use' })),
+  units: Type.Optional(Type.Object({}, { description: 'what it has used' })),
+  refund: Type.Optional(Refunds.schema),
+  receipt: Type.Optional(Type.Object({}, { description: 'signed, once it is confirmed' })),
+})
+
 /**
- * `GET /api/payments/{id}`: the cost of an answer, for a client with the token of its header. A
- * stream is settled after its end, so its head has no receipt. Throws ProblemError.
+ * `GET /api/payments/{id}`: the cost of an answer and its refund, for a client with the token of its
+ * header. A stream is settled after its end, so its head has no receipt. Throws ProblemError.
  */
-export function createLookup({ settlement, challengeSecrets, receipts }: LookupOptions) {
+export function createLookup(options: LookupOptions) {
+  const { settlement, refunds, challengeSecrets, receipts } = options
   return async (request: Request, id: string): Promise<Response> => {
     const given = request.headers.get(tokenHeader)
     if (given === null) {
@@ -29,14 +48,16 @@ export function createLookup({ settlement, challengeSecrets, receipts }: LookupO
     // Without its token an id causes no read.
     const tokens = receiptTokens(challengeSecrets, id)
     if (!tokens.some((token) => Crypto.equal(given, token))) throw unknown()
-    const [payment, authorization] = await Promise.all([
+    const [payment, authorization, refund] = await Promise.all([
       settlement.findById(id),
       settlement.authorizations.findById(id),
+      refunds.find(id),
     ])
     if (payment === undefined && authorization === undefined) throw unknown()
     const body = {
       ...(authorization && describe(authorization)),
       ...(payment && settled(payment)),
+      ...(refund && { refund: Refunds.toJson(refund) }),
       ...(payment?.state === 'confirmed' && { receipt: receipts.sign(payment) }),
     }
     return Response.json(body, { headers: { 'cache-control': 'no-store' } })

@@ -1,7 +1,8 @@
 import { Type } from '@sinclair/typebox'
 import { type Html, html } from '../html'
 import type { AdminReader } from './layout'
-import type { AdminContext, Done } from './sources'
+import { refundAction, retryAction } from './refunds'
+import type { Action, AdminContext } from './sources'
 
 /** The form of `POST /admin/actions/{action}`. */
 export const actionFields = Type.Object({
@@ -10,9 +11,11 @@ export const actionFields = Type.Object({
     Type.String({
       maxLength: 120,
       description:
-        '`merchant:SLUG`, `network:ID`, `webhook:ID` or the id of an order or a message, where the action has one',
+        '`merchant:SLUG`, `network:ID`, `webhook:ID` or the id of an order, a message or a payment, where the action has one',
     }),
   ),
+  amount: Type.Optional(Type.String({ maxLength: 40, description: 'of a refund, a decimal' })),
+  note: Type.Optional(Type.String({ maxLength: 200, description: 'of a refund' })),
 })
 
 export const actionNames = [
@@ -23,23 +26,17 @@ export const actionNames = [
   'resend',
   'reload',
   'backup',
+  'refund',
+  'refund-retry',
 ] as const
 export type ActionName = (typeof actionNames)[number]
 
-/** An action that is possible now: how it is confirmed and done. */
-export type Action = {
-  title: string
-  /** Its effect and its limits, as sentences. */
-  effect: Html | string
-  button: string
-  subject: string
-  /** The page that shows its effect. */
-  back: string
-  run(): Promise<Done>
-}
-
 /** The action of a name on a subject; undefined when there is none. */
-export function actionOf(context: AdminContext, name: string, subject: string): Action | undefined {
+export async function actionOf(
+  context: AdminContext,
+  name: string,
+  subject: string,
+): Promise<Action | undefined> {
   const { actions, config } = context
   switch (name as ActionName) {
     case 'pause':
@@ -103,6 +100,10 @@ export function actionOf(context: AdminContext, name: string, subject: string): 
           run: actions.backUp,
         }
       )
+    case 'refund':
+      return refundAction(context, subject)
+    case 'refund-retry':
+      return retryAction(context, subject)
     default:
       return undefined
   }
@@ -136,7 +137,7 @@ function pauseOf(
 
 /** The page on which an action is confirmed. Only a signed-in operator has the form. */
 export function confirmPage(name: string, action: Action, reader: NonNullable<AdminReader>): Html {
-  const { title, effect, button, subject, back } = action
+  const { title, effect, fields, button, subject, back } = action
   return html`<div class="gate">
 <h1>${title}</h1>
 <p>${effect}</p>
@@ -146,6 +147,7 @@ ${
     : html`<form method="post" action="/admin/actions/${name}">
 <input type="hidden" name="csrf" value="${reader.csrf}">
 <input type="hidden" name="subject" value="${subject}">
+${fields}
 <button>${button}</button>
 </form>`
 }

@@ -58,6 +58,16 @@ export async function attentionOf(context: AdminContext, missing: Missing): Prom
       }),
     ),
     ...undeliveredOf(missing),
+    ...sources.refunds.stuck().map(({ network, account, reason, payments: count }) =>
+      bad(
+        'refunds',
+        `${payments(count)} on ${of(network).name}: ${reason}`,
+        html`From <code>${account}</code>`,
+        {
+          link: ['/admin/refunds', 'See the refunds'],
+        },
+      ),
+    ),
     ...networks.flatMap((network) => pausedOf(network, of(network.network))),
     ...sources
       .openCircuits()
@@ -114,8 +124,7 @@ function undeliveredOf({ undelivered, redeemable }: Missing): (Attention | undef
   const link = ['/admin/payments?state=undelivered', 'See why and what to do'] as const
   const lostText = `${payments(lost)} of the last 30 days can no longer be fetched`
   const openText = `${payments(redeemable)} without an answer: the buyer can still fetch it`
-  const sendBack =
-    'Send the amount back by hand. The ledger does not see it: the line stays here for 30 days.'
+  const sendBack = 'Send the money back on the page of each payment, or by turnpike refund.'
   const repair = 'Repair the upstream before the time to fetch it is over.'
   return [
     lost > 0 ? bad(word, lostText, sendBack, { link }) : undefined,

@@ -36,6 +36,7 @@ const words: Readonly<Record<Outcome, readonly [Tone, string]>> = {
   pending: ['fair', 'pending'],
   delivered: ['good', 'delivered'],
   undelivered: ['bad', 'not delivered'],
+  refunded: ['plain', 'refunded'],
   settled: ['good', 'settled'],
   order: ['plain', 'order placed'],
   unpaid: ['plain', 'never paid'],

@@ -37,6 +37,7 @@ ${found.lines.length === 0 && isSearch && html`<a class="button second" href="/a
 ${found.next !== undefined && html`<a class="button second" href="/admin/payments${toQuery({ ...search, before: found.next })}">Older</a>`}
 ${search.before !== undefined && html`<a class="button second" href="/admin/payments${toQuery({ ...search, before: undefined })}">Newest</a>`}
 ${found.lines.length > 0 && html`<a href="/admin/payments.csv${toQuery(search)}">These as CSV, up to ${csvMax.toLocaleString('en')}</a>`}
+<a href="/admin/refunds">Refunds</a>
 </div>`
 }
 

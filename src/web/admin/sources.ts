@@ -1,12 +1,16 @@
 import type { AdminLedger, Pause } from '../../../db/admin'
 import type { Order } from '../../../db/Order'
+import type { Payment } from '../../../db/Payment'
 import type { Pending } from '../../../db/payment-reads'
+import type { RefundLedger } from '../../../db/Refund'
 import type { AssetRow } from '../../../db/sales'
 import type { WebhookLedger } from '../../../db/webhooks'
 import type { Ranges } from '../../books/ranges'
 import type { Recent } from '../../books/read'
 import type { Config, Merchant } from '../../config/Config'
+import type { Refunds } from '../../refunds/refunds'
 import type { Details } from '../../settlement/state/availability'
+import type { Html } from '../html'
 
 /** How an action ended, as a sentence for the operator. */
 export type Done = { ok: boolean; text: string }
@@ -22,6 +26,9 @@ export type AdminSources = {
   /** A host that a request named while `base_url` is on this machine. */
   otherHost(): string | undefined
   pending(): Promise<Pending>
+  findPayment(id: string): Promise<Payment | undefined>
+  refunds: Pick<Refunds, 'account' | 'find' | 'canRefund' | 'waitOf' | 'stuck'> &
+    Pick<RefundLedger, 'list'>
   /** Orders that wait for the operator; undefined where there is no stock desk. */
   heldOrders(): Promise<readonly Order[]> | undefined
   /** Networks whose budget for sponsoring is spent. */
@@ -53,12 +60,30 @@ export type MerchantState = {
   times: { medianMs: number; p95Ms: number; answers: number } | undefined
 }
 
+/** An action that is possible now: how it is confirmed and done. */
+export type Action = {
+  title: string
+  /** Its effect and its limits, as sentences. */
+  effect: Html | string
+  /** Further fields of its form. */
+  fields?: Html
+  button: string
+  subject: string
+  /** The page that shows its effect. */
+  back: string
+  run(form: { amount?: string; note?: string }): Promise<Done>
+}
+
 /** The actions of an operator. None of them rejects for a reason that an operator can mend. */
 export type Actions = {
   /** Pauses sales, or resumes them. */
   pause(of: Pick<Pause, 'kind' | 'name'>, isPause: boolean): Promise<Done>
   /** Lets the desk try a held order again. */
   retry(order: string): Promise<Done>
+  /** Requests the refund of a payment. `amount`: a decimal. */
+  refund(asked: { paymentId: string; amount: string; note: string | undefined }): Promise<Done>
+  /** Sends a refund again that has failed. */
+  retryRefund(paymentId: string): Promise<Done>
   /** Sends a message to an endpoint by its id. */
   testWebhook(endpoint: string): Promise<Done>
   /** Makes a message due again. */

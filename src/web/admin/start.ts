@@ -19,6 +19,7 @@ import { facilitatorPage, networksPage } from './networks'
 import { grantsPage, ordersPage } from './orders'
 import { overviewPage } from './overview'
 import { paymentsCsv, paymentsPage } from './payments'
+import { refundsPage } from './refunds'
 import { funnelPage, salesPage } from './sales'
 import {
   createSignIn,
@@ -106,6 +107,8 @@ export function createAdminPages(
     csv: (request: Request) => guarded(request, () => paymentsCsv(context, paramsOf(request))),
     payment: (request: Request, id: string) =>
       show(request, '/admin/payments', 'Payment', () => storyPage(context, id)),
+    refunds: (request: Request) =>
+      show(request, '/admin/payments', 'Refunds', () => refundsPage(context)),
     orders: shown('/admin/orders', ordersPage),
     merchants: shown('/admin/merchants', merchantsPage),
     networks: shown('/admin/networks', networksPage),
@@ -114,9 +117,9 @@ export function createAdminPages(
     webhooks: shown('/admin/webhooks', webhooksPage),
     configuration: shown('/admin/configuration', configurationPage),
     confirm: (request: Request, name: string) =>
-      show(request, undefined, 'Confirm', (reader) => {
+      show(request, undefined, 'Confirm', async (reader) => {
         const subject = paramsOf(request).get('subject') ?? ''
-        const action = actionOf(context, name, subject)
+        const action = await actionOf(context, name, subject)
         return action && confirmPage(name, action, reader)
       }),
     signIn: (request: Request) =>
@@ -131,10 +134,12 @@ export function createAdminPages(
       }),
     act: (request: Request, name: string) =>
       sent(request, async (own) => {
-        const { subject = '' } = Schema.readQuery(actionFields, own.form).values
-        const action = actionOf(context, name, subject)
-        if (action === undefined) return missing(own.session, undefined)
-        const done = await action.run()
+        const { values, wrong } = Schema.readQuery(actionFields, own.form)
+        const { subject = '' } = values
+        const action = await actionOf(context, name, subject)
+        // A field that cannot be read must not count as one that was left out.
+        if (action === undefined || wrong.length > 0) return missing(own.session, undefined)
+        const done = await action.run(values)
         const client = access.clientOf(request)
         log('admin-action', { action: name, subject, client, ok: done.ok, result: done.text })
         own.session.done = done

@@ -3,6 +3,7 @@ import type { Story, StoryTransaction } from '../../../db/admin'
 import type { Entitlement } from '../../../db/Entitlement'
 import type { Order } from '../../../db/Order'
 import type { Payment } from '../../../db/Payment'
+import type { Refund } from '../../../db/Refund'
 import type { Config } from '../../config/Config'
 import { attemptsMax, isExhausted } from '../../paywall/answer/undelivered'
 import { publicFacts } from '../chains'
@@ -10,6 +11,7 @@ import { type Html, html } from '../html'
 import { badge, type Tone } from '../parts'
 import { type Names, readNames } from './names'
 import { coin, duration, facts, gwei, table, time } from './parts'
+import { refundOf } from './refunds'
 import type { AdminContext } from './sources'
 
 /** All that the ledger has of one payment; undefined when there is none of this id. */
@@ -21,11 +23,13 @@ export async function storyPage(context: AdminContext, id: string): Promise<Html
   const now = context.now()
   const { payment, authorization, order, entitlement } = story
   const explorer = explorerOf(config, payment)
+  const refund = payment && (await context.refunds.find(id))
   return html`<p><a href="/admin/payments">All payments</a></p>
 <h1>Payment${payment && html` of ${names.amount(payment.transfer.amountAtomic, payment.transfer)}`}</h1>
 <p>${payment && html`For <strong>${purchaseOf(payment)}</strong> on ${names.network(payment.transfer.network)}. `}<code class="hash">${id}</code></p>
-${payment && isUndelivered(payment) && undeliveredNotice(payment, { config, names, now })}
+${payment && isUndelivered(payment) && undeliveredNotice(payment, { context, refund, names, now })}
 ${payment && nextOf(payment, order, now)}
+${payment && (await refundOf(context, payment, names))}
 <h2>What happened</h2>
 ${steps(story, explorer, now)}
 ${payment && offerOf(payment, names, explorer)}
@@ -72,7 +76,7 @@ function nextOf(payment: Payment, order: Order | undefined, now: number): Html {
     return html`<p class="note"><strong>Nothing to do.</strong> The transaction failed ${duration(now - createdAt)} ago, and no money moved. The buyer can send the payment again until its time ends.</p>`
   if (isUndelivered(payment)) return html``
   if (payment.truncated)
-    return html`<p class="note">The answer ended early, and cannot be fetched again. If the buyer asks, send the amount back by hand.</p>`
+    return html`<p class="note">The answer ended early, and cannot be fetched again. If the buyer asks, send the amount back.</p>`
   return html`<p>Nothing to do: ${endOf(payment, order)}</p>`
 }
 
@@ -296,14 +300,19 @@ function openUntil(payment: Payment, now: number): { until: number | undefined }
 /** Why an answer is missing and what can be done, for the top of its story. */
 function undeliveredNotice(
   payment: Payment,
-  { config, names, now }: { config: Config; names: Names; now: number },
+  of: { context: AdminContext; refund: Refund | undefined; names: Names; now: number },
 ): Html {
+  const { context, refund, names, now } = of
   const { merchant: slug } = payment.purpose
-  const merchant = config.merchants.find((each) => each.slug === slug)
+  const merchant = context.config.merchants.find((each) => each.slug === slug)
+  if (refund !== undefined)
+    return html`<p class="note">${reasonOf(payment)} It can no longer be fetched, because it has a <a href="#refund">refund</a>.</p>`
   const open = openUntil(payment, now)
+  const isAutomatic =
+    merchant?.refund === 'undelivered' && context.refunds.canRefund(payment.transfer)
   return html`<section class="card todo" aria-labelledby="todo">
 <h2 id="todo">${badge('bad', 'not delivered')} ${reasonOf(payment)}</h2>
-${open === undefined ? lostText(payment, names) : openText(payment, open.until)}
+${open === undefined ? lostText(payment, names, isAutomatic) : openText(payment, open.until)}
 ${causeOf(payment)}
 <div class="row">
 ${merchant !== undefined && html`<a class="button second" href="/admin/merchants#${slug}">See the state of ${merchant.title}</a>`}
@@ -352,12 +361,14 @@ function openText(payment: Payment, until: number | undefined): Html {
   return html`<p><strong>To do: repair the upstream.</strong> ${how}${until !== undefined && html` until ${time(until)}`}, up to ${left} more ${left === 1 ? 'time' : 'times'}. The service does not ask the upstream by itself.</p>`
 }
 
-function lostText({ transfer, attempts, redeemUntil }: Payment, names: Names): Html {
+function lostText(payment: Payment, names: Names, isAutomatic: boolean): Html {
+  const { transfer, attempts, redeemUntil } = payment
   const { network, payer, amountAtomic } = transfer
   const why =
     redeemUntil !== undefined && attempts < attemptsMax
       ? html`The time to fetch it ended at ${time(redeemUntil)}.`
       : 'All attempts to fetch it are used.'
-  return html`<p><strong>To do: send ${names.amount(amountAtomic, transfer)} on ${names.network(network)} back</strong> to <code class="hash">${payer}</code>, by hand from your own wallet.</p>
-<p>${why} The service does not refund this payment, and does not record that you did.</p>`
+  if (isAutomatic)
+    return html`<p><strong>Nothing to do:</strong> the service sends the money back by itself soon. ${why}</p>`
+  return html`<p><strong>To do: send ${names.amount(amountAtomic, transfer)} on ${names.network(network)} back</strong> to <code class="hash">${payer}</code>. ${why}</p>`
 }

@@ -1,0 +1,126 @@
+import { readFileSync } from 'node:fs'
+import type { Ledger } from '../../../db/Ledger'
+import type { Refund } from '../../../db/Refund'
+import { findRefundKey } from '../../config/env'
+import { format, parseConfig } from '../../config/merchants'
+import * as Amount from '../../protocol/Amount'
+import * as Crypto from '../../protocol/Crypto'
+import * as Refunds from '../../refunds/Refund'
+import { requestRefund } from '../../refunds/request'
+import { CommandError } from '../Command'
+import type { Run } from '../commands'
+import { unreadable } from '../words'
+import { withLedger } from './database'
+
+type Options = Run<'refund'>
+
+const listed = 50
+
+/**
+ * Refunds a payment, or lists the refunds, while a service may be running. A request is written into
+ * the database, and the service sends it. Returns the exit code: 1 when nothing was requested, or when
+ * the refund has failed. `waitMs`: how long it waits for a running service to act.
+ */
+export function refund(options: Options, waitMs = 10_000): Promise<number> {
+  const { operand: id, retry, amount, note } = options
+  if (id === 'list' && (retry || amount !== undefined || note !== undefined))
+    throw new CommandError('refund list takes no --amount, --note and --retry')
+  if (retry && (amount !== undefined || note !== undefined))
+    throw new CommandError('--retry sends the same refund again: leave --amount and --note out')
+  return withLedger(options, async (ledger) => {
+    if (id === 'list') return list(ledger, options)
+    if (!/^pay_[0-9a-f]{1,40}$/.test(id))
+      throw new CommandError(`${JSON.stringify(id)} is not the id of a payment, such as pay_01a4`)
+    const text = retry ? await again(ledger, id) : await request(ledger, options)
+    if (!options.json) options.out(text)
+    return show(ledger, options, waitMs)
+  })
+}
+
+async function again({ refunds }: Ledger, id: string): Promise<string> {
+  if (await refunds.retry(id)) return `Another attempt to refund ${id} is requested.`
+  const known = await refunds.find(id)
+  throw new CommandError(
+    known === undefined
+      ? `${id} has no refund`
+      : `the refund of ${id} is ${known.state}: only one that has failed is sent again`,
+  )
+}
+
+async function request({ refunds, payments }: Ledger, options: Options): Promise<string> {
+  const { env, operand: paymentId, amount, note } = options
+  const key = findRefundKey(env)
+  if (key === undefined)
+    throw new CommandError(
+      'REFUND_KEY is not set: run this with the environment of the service, or use its page /admin',
+    )
+  const { networks, service } = configOf(options)
+  const done = await requestRefund(
+    {
+      ...{ refunds, networks, findPayment: payments.findById, now: options.now() },
+      account: Crypto.addressOf(key),
+      perDayAtomic: service.refundPerDayAtomic,
+    },
+    { paymentId, amount, note },
+  )
+  if (!done.ok) throw new CommandError(done.text)
+  return done.text
+}
+
+function configOf({ file, env }: Options) {
+  let text: string
+  try {
+    text = readFileSync(file, 'utf8')
+  } catch (error) {
+    throw new CommandError(unreadable(file, error))
+  }
+  const { config, faults } = parseConfig(text, { file, env })
+  if (config === undefined) throw new CommandError(faults.map(format).join('\n'))
+  return config
+}
+
+/** Shows the refund when a running service has made it, or when the time is over. */
+async function show(
+  { refunds }: Ledger,
+  { operand: id, json, now, out }: Options,
+  waitMs: number,
+): Promise<number> {
+  const until = now() + waitMs
+  for (;;) {
+    const found = await refunds.find(id)
+    if (found === undefined) throw new CommandError(`${id} has no refund`)
+    const isOver = found.state === 'refunded' || found.state === 'failed'
+    if (!isOver && now() < until) {
+      await Bun.sleep(100)
+      continue
+    }
+    out(json ? JSON.stringify(jsonOf(found)) : lineOf(found))
+    if (!json && !isOver) out(pending)
+    return found.state === 'failed' ? 1 : 0
+  }
+}
+
+const pending = `The running service sends it when the payment is reorg_depth blocks deep and the account
+of REFUND_KEY has the amount: its page /admin/refunds says what it waits for.`
+
+async function list({ refunds }: Ledger, { json, out }: Options): Promise<number> {
+  const found = await refunds.list({ before: undefined, limit: listed })
+  if (json) out(JSON.stringify(found.map(jsonOf)))
+  else for (const each of found) out(lineOf(each))
+  const open = await refunds.open()
+  if (!json) out(`${open.length} not made yet; the newest ${listed} of all are shown`)
+  return 0
+}
+
+function jsonOf(found: Refund) {
+  const { paymentId: payment, account, attempts, note } = found
+  return { payment, ...Refunds.toJson(found), account, attempts, ...(note && { note }) }
+}
+
+function lineOf(found: Refund): string {
+  const { paymentId, state, amountAtomic, reason, transaction, note, createdAt } = found
+  const amount = Amount.toDecimal(amountAtomic, Refunds.decimals).padStart(11)
+  const at = new Date(createdAt).toISOString()
+  const columns = [paymentId, state.padEnd(9), amount, reason.padEnd(11), at, transaction, note]
+  return columns.filter((column) => column !== undefined).join('  ')
+}
