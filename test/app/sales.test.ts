@@ -11,7 +11,7 @@ import { type Db, open, openInMemory } from '../../db/sqlite/open'
 import { cell } from '../../src/books/formats'
 import { readBooks } from '../../src/books/read'
 import * as Since from '../../src/books/Since'
-import { countRefusal, createTally, startRequestCounts } from '../../src/books/tally'
+import { countFree, countRefusal, createTally, startRequestCounts } from '../../src/books/tally'
 import { sales } from '../../src/cli/operate/sales'
 import { account } from '../../src/demo/accounts'
 import * as Problem from '../../src/protocol/Problem'
@@ -66,6 +66,8 @@ describe('counts of requests', () => {
     await counts.flush()
     countRefusal(tally.of(of, 'curl'), Problem.of('rate-limited', 'Wait.'))
     countRefusal(tally.of(of, 'curl'), new Error('of no kind'))
+    countFree(tally.of(of, 'browser'), 'pass')
+    countFree(tally.of(of, 'browser'), 'pass')
     await counts.stop()
     const rows = () => db.sqlite.query('SELECT * FROM requests ORDER BY day, client, detail').all()
     const [day, next] = [Date.parse('2026-11-20'), Date.parse('2026-11-21')]
@@ -77,12 +79,13 @@ describe('counts of requests', () => {
       { day, ...browser, step: 'asked', detail: '', times: 5 },
       { day, ...curl, step: 'asked', detail: '', times: 3 },
       { day, ...curl, step: 'paid', detail: '', times: 1 },
+      { day: next, ...browser, step: 'free', detail: 'pass', times: 2 },
       { day: next, ...curl, step: 'refused', detail: 'internal-error', times: 1 },
       { day: next, ...curl, step: 'refused', detail: 'rate-limited', times: 1 },
     ])
     // Without new counts nothing is written; days that are too old are deleted with the next ones.
     await ledger.addRequests(next + dayMs, [], next)
-    expect(rows()).toHaveLength(2)
+    expect(rows()).toHaveLength(3)
     db.close()
   })
 

@@ -80,6 +80,26 @@ async function compareSales(both: Both): Promise<number> {
   return payments
 }
 
+/** What was refunded is no longer delivered or undelivered. Returns the number of refunds. */
+async function checkRefunds({ sqlite, rows }: Both): Promise<number> {
+  const query = { byPayer: false, redeemable: { now: begin, ...attempts } }
+  const found = await sqlite.sales.ofSpan({ from: begin, to: begin + 9 * hourMs }, query)
+  for (const { paidAtomic, deliveredAtomic, undeliveredAtomic, refundedAtomic } of found.rows)
+    expect(deliveredAtomic + undeliveredAtomic + refundedAtomic).toBe(paidAtomic)
+  const payments = new Map(rows.flatMap(([of, row]) => (of === 'payments' ? [[row.id, row]] : [])))
+  const refunded = rows.filter(
+    ([of, row]) =>
+      (of === 'refunds' && row.paid_hash !== null) ||
+      (of === 'orders' &&
+        row.state === 'refunded' &&
+        payments.get(row.payment_id)?.state === 'confirmed'),
+  )
+  expect(found.rows.reduce((sum, row) => sum + row.refunds, 0)).toBe(refunded.length)
+  const kinds = found.otherGas.map(({ kind }) => kind)
+  expect(kinds).toContain('refund')
+  return refunded.length
+}
+
 async function compareLists(both: Both): Promise<void> {
   const { random, rows } = both
   const idOf = (table: string) =>
@@ -137,6 +157,7 @@ describe.skipIf(!hasPostgres)('the books in PostgreSQL', () => {
     test(`figures, lists and stories are those of SQLite, seed ${seed}`, async () => {
       const both = await openBoth(`books ${seed}`)
       expect(await compareSales(both)).toBeGreaterThan(50)
+      expect(await checkRefunds(both)).toBeGreaterThan(1)
       await compareLists(both)
       expect(await compareEach(both)).toBeGreaterThan(30)
       both.books.close()

@@ -93,6 +93,12 @@ for (const { name, open, isThere } of ledgers)
       expect(await request(other, last)).toBe('day-spent')
       expect(await request(other, { perDayAtomic, now: day + dayMs })).toBe('requested')
       day += dayMs
+      for (let round = 0; round < 12; round++) {
+        day += dayMs
+        const { ids: two } = await does.confirm(2)
+        const last = await both(2, (of, at) => request(two[at], { perDayAtomic: 5_000n }, of))
+        expect(last.toSorted()).toEqual(['day-spent', 'requested'])
+      }
     })
 
     const token = { upstreamStatus: 503, redeemUntil: at + 5 }

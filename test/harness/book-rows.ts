@@ -140,11 +140,12 @@ function addPayment(world: World, { network, hash, logIndex, changes }: PaymentO
   const isRedeemable = random.chance(0.5)
   const key = random.chance(0.3) ? `key-${world.serial}` : null
   const amount = amountOf(world)
+  const product = random.pick(['gateway', 'facilitator'])
   add(world, 'payments', {
     ...{ id, method: 'eip3009', network, chain_id: Number(network.slice(7)) },
     ...{ asset: assetAt(network), payer: random.pick(payers), payee: random.pick(payees) },
     ...{ amount_atomic: amount, nonce: random.bytes32(), valid_after: '0' },
-    ...{ valid_before: '1', signature: '0x', product: random.pick(['gateway', 'facilitator']) },
+    ...{ valid_before: '1', signature: '0x', product },
     ...{ protocol: random.pick(['mpp', 'x402']), merchant: random.pick(['shop', 'other', '']) },
     ...{ route: random.pick(['/a', '/B', '/b/c']), fingerprint: 'f', resource: 'r' },
     ...{ idempotency_key: key, challenge_id: null, credential_hash: null, bound: true },
@@ -160,7 +161,8 @@ function addPayment(world: World, { network, hash, logIndex, changes }: PaymentO
   })
   world.serial++
   if (random.chance(0.2)) addAnswer(world, id, at)
-  if (isIn && random.chance(0.3)) addRefund(world, id, amount)
+  const isSale = isIn && (changes?.product ?? product) === 'gateway'
+  if (isSale && random.chance(0.4)) addRefund(world, id, amount)
   return id
 }
 
