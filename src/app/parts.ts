@@ -5,6 +5,7 @@ import { createTally, startRequestCounts } from '../books/tally'
 import { bufferedBytes } from '../facilitator/handler'
 import { createPayees } from '../facilitator/payees'
 import { createSettleRuns } from '../facilitator/settle-once'
+import { refusedPerMinute } from '../gateway/sale'
 import { createBreaker } from '../gateway/upstream/breaker'
 import { createConcurrency } from '../gateway/upstream/concurrency'
 import { createLatency } from '../gateway/upstream/latency'
@@ -218,6 +219,9 @@ async function startSales(
     monotonic: base.monotonic,
     quoter,
     answers: await createAnswerStore(ledger.answers, options.answersMaxBytes),
+    entitlements: ledger.entitlements,
+    meter: registry,
+    trialsPerMinute: () => refusedPerMinute(current.config.service),
     transferRateMin: {
       stalledMax: stalledStreamsMax,
       reclaim: createReclaim(collect),

@@ -17,6 +17,7 @@ export function funnelText({ by, from, to, lines, total }: Report): string {
     [
       '402: answers to requests without a payment. tries: requests with one. paid: confirmed payments of buyers.',
       'buyers: payers, each counted once a day. came again: those that have paid on an earlier day.',
+      'free: answers of a pass, a trial, or fetched again.',
     ],
     refusals.length === 0 ? [] : ['Refused or failed tries, by reason', ...align(refusals, 1)],
   ]
@@ -33,12 +34,13 @@ const head = [
   'buyers',
   'came again',
   'own wallets',
+  'free',
 ]
 
-function cellsOf({ asked, tried, refused, paid, buyers, again, own }: Line): string[] {
+function cellsOf({ asked, tried, refused, free, paid, buyers, again, own }: Line): string[] {
   const share = asked === 0 ? '' : `${((paid / asked) * 100).toFixed(1)} %`
   const [tries, refusals] = [sumOf(tried), sumOf(refused)].map(String)
-  const counts = [buyers, again, own].map(String)
+  const counts = [buyers, again, own, sumOf(free)].map(String)
   return [String(asked), tries ?? '', refusals ?? '', String(paid), share, ...counts]
 }
 
@@ -53,9 +55,11 @@ export function funnelJson({ by, from, to, lines, total }: Report): string {
   return `${JSON.stringify(json, null, 2)}\n`
 }
 
-function lineJson({ tried, refused, ...line }: Line) {
-  const [tries, refusals] = [sorted(tried), sorted(refused)].map(Object.fromEntries)
-  return { ...line, tried: tries, refused: refusals }
+function lineJson({ tried, refused, free, ...line }: Line) {
+  const [tries, refusals, uses] = [tried, refused, free].map((all) =>
+    Object.fromEntries(sorted(all)),
+  )
+  return { ...line, tried: tries, refused: refusals, free: uses }
 }
 
 /** The columns in their order. Add new ones at the end, because scripts read them by place. */
@@ -71,7 +75,7 @@ export function funnelCsv({ lines }: Report): string {
   return `${[columns.join(','), ...rows].join('\r\n')}\r\n`
 }
 
-function stepsOf({ asked, tried, refused, paid, buyers, again, own }: Line) {
+function stepsOf({ asked, tried, refused, free, paid, buyers, again, own }: Line) {
   const all: readonly (readonly [step: string, detail: string, times: number])[] = [
     ['asked', '', asked],
     ...sorted(tried).map(([detail, times]) => ['tried', detail, times] as const),
@@ -80,6 +84,7 @@ function stepsOf({ asked, tried, refused, paid, buyers, again, own }: Line) {
     ['buyers', '', buyers],
     ['again', '', again],
     ['own', '', own],
+    ...sorted(free).map(([detail, times]) => ['free', detail, times] as const),
   ]
   return all.filter(([, , times]) => times > 0)
 }

@@ -1,4 +1,5 @@
 import type { Config, Merchant, Method, NetworkConfig, Route } from '../config/Config'
+import { trialNeeds } from '../paywall/entitlement/Entitlements'
 import type { Item, RetiredOffer } from '../paywall/offer/Item'
 import type { RetiredOffers } from '../paywall/offer/retired-offers'
 import { mayBeByUse } from '../paywall/usage/ByUse'
@@ -8,8 +9,12 @@ import * as Bazaar from './documents/Bazaar'
 
 /** The item that is sold at a route, by method. */
 export type Items = Partial<Record<Method, Item>>
-/** The offers that pay for an item. */
-type Terms = { offers: readonly Offer[]; retired: readonly RetiredOffer[] }
+/** The offers that pay for an item, and their networks. */
+type Terms = {
+  offers: readonly Offer[]
+  retired: readonly RetiredOffer[]
+  networks: readonly NetworkConfig[]
+}
 
 /**
  * Finds the items of a route of a configuration. They are compiled at the first request: with
@@ -33,7 +38,8 @@ export function compileItems(
       amountAtomic: route.priceAtomic,
     }))
     const before = withoutOffered(retired(merchant.slug, route.path) ?? [], offers)
-    const made = itemsOf(config, merchant, route, { offers, retired: before })
+    const terms = { offers, retired: before, networks: offered }
+    const made = itemsOf(config, merchant, route, terms)
     byRoute.set(route, made)
     return made
   }
@@ -43,7 +49,7 @@ function itemsOf(
   { service }: Config,
   merchant: Merchant,
   route: Route,
-  { offers, retired }: Terms,
+  { offers, retired, networks }: Terms,
 ): Items {
   const mppOffers = inMppOrder(offers, service.mppOrder)
   const signIn = signInTermsOf(route)
@@ -67,6 +73,7 @@ function itemsOf(
         ? {}
         : { mostAtomic: route.priceAtomic, isByUse: mayBeByUse(merchant) }),
       extensions: [Bazaar.extension(merchant, route, method)],
+      ...entitlementsOf(merchant, route, networks),
       takesV1: service.x402V1,
       ...(signIn === undefined ? {} : { signIn }),
       ...(twin !== undefined && route.methods.includes(twin) ? { twin: idOf(twin) } : {}),
@@ -81,6 +88,25 @@ function signInTermsOf({ priceAtomic, again, trial, pass }: Route): string | und
   if (again === undefined && trial === undefined && pass === undefined) return undefined
   const terms = [priceAtomic, again, trial, pass]
   return JSON.stringify(terms, (_, part) => (typeof part === 'bigint' ? String(part) : part))
+}
+
+/** What buyers of an item may have without a further payment. */
+function entitlementsOf(
+  { routes }: Merchant,
+  { again, trial, passOf }: Route,
+  networks: readonly NetworkConfig[],
+): Pick<Item, 'again' | 'trial' | 'opens'> {
+  const pass = routes.find(({ path }) => path === passOf)?.pass
+  return {
+    ...(again && { again }),
+    ...(trial && {
+      trial: {
+        ...trial,
+        floors: networks.map((each) => ({ network: each.id, ...trialNeeds(trial, each) })),
+      },
+    }),
+    ...(pass && passOf !== undefined && { opens: { route: passOf, ...pass } }),
+  }
 }
 
 /** Sorts offers by the networks of `mppOrder`. Other networks follow in their own order. */

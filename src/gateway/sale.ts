@@ -65,6 +65,11 @@ function clientKindOf({ request, envelope }: IncomingRequest): Client.Kind {
 /** Share of the credentials of an address in a minute that may be refused. */
 const refusedShare = 0.1
 
+/** Credentials of an address in a minute that may be refused. */
+export function refusedPerMinute({ paidPerMinute }: Pick<Config['service'], 'paidPerMinute'>) {
+  return Math.ceil(paidPerMinute * refusedShare)
+}
+
 /**
  * Credentials cost calls to a node, so the number per address is limited, and fewer may be refused.
  */
@@ -72,9 +77,9 @@ function limit(sales: SaleContext, incoming: IncomingRequest): Promise<Response>
   const { rateLimit, now } = sales
   const { paidPerMinute, trustProxy } = sales.service
   const key = clientOf(incoming.request, incoming.peer(), trustProxy)
-  const refusedPerMinute = Math.ceil(paidPerMinute * refusedShare)
+  const refusedMax = refusedPerMinute(sales.service)
   RateLimit.assertWithin(rateLimit.take(`paid ${key}`, paidPerMinute, now()), 'paid requests')
-  RateLimit.assertWithin(rateLimit.peek(`refused ${key}`, refusedPerMinute, now()), 'paid requests')
+  RateLimit.assertWithin(rateLimit.peek(`refused ${key}`, refusedMax, now()), 'paid requests')
   const opened = open(sales, incoming)
   if (!(opened instanceof Promise)) return opened
   const answer = opened.finally(() => {
@@ -82,7 +87,7 @@ function limit(sales: SaleContext, incoming: IncomingRequest): Promise<Response>
   })
   const { presented } = incoming
   if (presented.kind === 'redeem') return answer
-  const refused = () => rateLimit.take(`refused ${key}`, refusedPerMinute, now())
+  const refused = () => rateLimit.take(`refused ${key}`, refusedMax, now())
   return answer.then(
     (response) => {
       // A new challenge: the signature was bad, or the simulation failed. This counts against the
@@ -174,6 +179,7 @@ function sell(sales: SaleContext, incoming: IncomingRequest): Response | Promise
     clientKind: clientKindOf(incoming),
     timeoutMs: merchant.timeoutMs,
     envelope: incoming.envelope,
+    isAgain: item.again !== undefined,
     get client() {
       return clientOf(request, peer(), trustProxy)
     },

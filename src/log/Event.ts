@@ -186,6 +186,14 @@ export const events = {
     'The end of a delivery could not be written. The buyer could get it once more.',
     'See `error`; it usually names the disk.',
   ),
+  'entitlement-use': info(
+    'An answer without a further payment: `kind` says by which entitlement, `reach` how much of it its ' +
+      'client got. With `nothing` the use was given back.',
+  ),
+  'entitlement-use-unrecorded': error(
+    'The end of a use could not be written. A start gives such uses back.',
+    'See `error`; it usually names the disk.',
+  ),
   'payment-undelivered': warn(
     'A payment is settled and its answer failed. The buyer got a redeem token.',
     'Repair the upstream: `upstreamStatus` is its answer, absent if there was none.',

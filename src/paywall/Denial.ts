@@ -65,10 +65,12 @@ export function invalidParameters(
 }
 
 /** 402: the wallet has signed in, and has nothing to use here. */
-export function notEntitled(reason: keyof typeof unentitled): Problem.ProblemError {
-  const detail = `${unentitled[reason]}: pay one of the offers.`
+export function notEntitled(reason: Unentitled, why: string = unentitled[reason]) {
+  const detail = `${why}: pay one of the offers.`
   return Problem.of('not-entitled', detail, { members: { reason } })
 }
+
+export type Unentitled = keyof typeof unentitled
 
 /** Why, by the reason. */
 export const unentitled = {
@@ -77,6 +79,7 @@ export const unentitled = {
   trial_day_spent: 'The free answers of this route are used for this UTC day',
   trial_balance_too_low: 'The wallet holds too little of the asset for a trial',
   trial_balance_too_young: 'The wallet has not held the asset for long enough for a trial',
+  trial_busy: 'Too many wallets begin a trial now, or from this address',
 } as const
 
 /**
@@ -87,6 +90,11 @@ export function storeFull(): Problem.ProblemError {
   const detail =
     'There is no room to keep an answer for this key; nothing is charged. Try again later.'
   return Problem.of('not-ready', detail, retry)
+}
+
+/** No node tells what a wallet holds. */
+export function unread(): Problem.ProblemError {
+  return Problem.of('not-ready', 'No node answers for this wallet; nothing is counted.', retry)
 }
 
 /** The money was paid for another request. */

@@ -76,6 +76,11 @@ export type Product<S extends Sale = Sale> = {
    * request has claimed its money, the others are refused.
    */
   peek?(sale: S): Named | undefined
+  /**
+   * The answer of a delivered payment, for a buyer that may fetch it again. Undefined: it may not.
+   * Throws ProblemError.
+   */
+  again?(sale: S, payment: Payment): Promise<Response | undefined>
   /** The stored answer of a purchase, if the request shows its key. Throws ProblemError. */
   replay?(checkout: Checkout<S>, payment: Payment): Promise<Response | undefined>
   /** Whether the request may continue a known payment. Throws ProblemError. */
@@ -506,7 +511,7 @@ async function resumeAuthorized(
   return conclude(shop, checkout, outcome)
 }
 
-/** Continues the payment of a redeem token. Throws ProblemError. */
+/** Continues the payment of a redeem token, or fetches its answer again. Throws ProblemError. */
 export async function redeem<S extends Sale>(
   shop: Shop<S>,
   sale: S,
@@ -518,7 +523,9 @@ export async function redeem<S extends Sale>(
       'invalid-redeem-token',
       'Payment-Redeem is not a token of this service: send redeem.token of the failed answer.',
     )
-  return continuePayment(shop, sale, payment)
+  const isDelivered = payment.delivery === 'delivered'
+  const again = isDelivered ? await shop.product.again?.(sale, payment) : undefined
+  return again ?? continuePayment(shop, sale, payment)
 }
 
 /** Continues a payment for its buyer. Throws ProblemError. */

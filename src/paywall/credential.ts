@@ -421,9 +421,9 @@ type PlausibilityOptions = Pick<CredentialOptions, 'challengeSecrets' | 'realm'>
 }
 
 /**
- * Accepts a challenge of ours, an x402 payload that takes an offer of the item, and an issued
- * redeem token. Makes no signature check and no node call. Otherwise any header would put a body
- * among the paid ones.
+ * Accepts a challenge of ours, an x402 payload that takes an offer of the item, a sign-in for this
+ * service, and an issued redeem token. Makes no signature check and no node call. Otherwise any header
+ * would put a body among the paid ones.
  */
 export function createPlausibility(options: PlausibilityOptions): IsPlausible {
   const { challengeSecrets: secrets, realm } = options
@@ -436,6 +436,10 @@ export function createPlausibility(options: PlausibilityOptions): IsPlausible {
     if (presented.kind === 'x402') {
       const parsed = payloadOf(presented)
       return !Problem.isFault(parsed) && !('code' in matchesOf(presented, parsed, item))
+    }
+    if (presented.kind === 'sign-in') {
+      const parsed = SignIn.parse(presented.value)
+      return !Problem.isFault(parsed) && parsed.domain === new URL(item.resource.url).host
     }
     if (presented.kind !== 'redeem') return false
     return (await findByToken(options, presented.token)) !== undefined

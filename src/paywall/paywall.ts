@@ -1,26 +1,31 @@
+import type { Rows } from '../../db/Ledger'
 import type { Payment } from '../../db/Payment'
 import * as Problem from '../protocol/Problem'
 import type { Reason } from '../settlement/send/Outcome'
 import { chargeMs } from '../settlement/upto/ceilings'
-import { createPaidDeliveries, type Deliveries } from './answer/delivery'
+import { answeredBy, createPaidDeliveries, type Deliveries } from './answer/delivery'
 import { gone } from './answer/undelivered'
 import {
   assertContinues,
   buy,
   type Checkout,
   type CheckoutOptions,
+  continuePayment,
   type Product,
+  type RequestClaim,
   redeem,
+  refuseUnpaid,
   type Shop,
 } from './checkout'
 import { fingerprint } from './credential'
 import * as Denial from './Denial'
-import { signIn } from './entitlement/sign-in'
+import { passOf } from './entitlement/pass'
+import { assertSameRequest, createUses, type Uses, type UsesOptions } from './entitlement/uses'
 import type { GatewaySale } from './GatewaySale'
 import { withoutUse } from './offer/Item'
 import { createUsageDeliveries, type UsageDeliveries, type UsageOptions } from './usage/usage'
 
-type PaywallOptions = CheckoutOptions & UsageOptions
+type PaywallOptions = CheckoutOptions & UsageOptions & UsesOptions
 
 export type Paywall = ReturnType<typeof createPaywall>
 
@@ -29,42 +34,42 @@ export function createPaywall(options: PaywallOptions) {
   const deliveries = createPaidDeliveries(options)
   const byUse = createUsageDeliveries(options, deliveries)
   const running = { requests: 0, deliveries: 0 }
-  const product = createGatewayProduct({ ...options, deliveries, byUse, running })
+  const reserve = (sale: GatewaySale, claim: RequestClaim) => {
+    claim.add(sale.reserve())
+    running.deliveries++
+    claim.add(() => running.deliveries--)
+  }
+  const uses = createUses({
+    ...options,
+    deliveries,
+    reserve,
+    fingerprintOf: ({ method, path, search, digest }) =>
+      fingerprint(method, path, search, { digest }),
+    resume: (sale, payment) => continuePayment(shop, sale, payment),
+  })
+  const product = createGatewayProduct({ ...options, deliveries, byUse, uses, reserve })
   const shop: Shop<GatewaySale> = { ...options, product, keys: new Set() }
+  const answerOf = (sale: GatewaySale): Promise<Response> => {
+    const { presented } = sale
+    if (presented.kind === 'redeem') return redeem(shop, sale, presented.token)
+    if (presented.kind !== 'sign-in') return buy(shop, sale)
+    return uses.bySignIn(sale).catch((error: unknown) => refuseUnpaid(shop, sale, error))
+  }
   return {
     /** Running answers and settlements. */
     inFlight: () => running.requests + running.deliveries,
     /** Cancels what is still read for buyers that have left; resolves when that is recorded. */
-    stop: deliveries.stop,
+    stop() {
+      uses.stop()
+      return deliveries.stop()
+    },
     /** The 402 for a request without a credential. Throws ProblemError when nothing can settle. */
     ask: options.quoter,
     /** Sells to a request with a credential. Throws ProblemError. */
     serve(sale: GatewaySale): Promise<Response> {
       running.requests++
-      const { presented } = sale
-      const answer =
-        presented.kind === 'redeem'
-          ? redeem(shop, sale, presented.token)
-          : presented.kind === 'sign-in'
-            ? useSignIn(options, product, sale)
-            : buy(shop, sale)
-      return answer.finally(() => running.requests--)
+      return answerOf(sale).finally(() => running.requests--)
     },
-  }
-}
-
-/** The answer to a sign-in, or the 402. Throws ProblemError. */
-async function useSignIn(
-  options: PaywallOptions,
-  product: Product<GatewaySale>,
-  sale: GatewaySale,
-): Promise<Response> {
-  try {
-    await signIn(sale, options)
-    throw Denial.notEntitled('no_entitlement')
-  } catch (error) {
-    if (!(error instanceof Problem.ProblemError) || error.status !== 402) throw error
-    return product.challenge(sale, { digest: sale.digest, refusal: { problem: error } })
   }
 }
 
@@ -74,17 +79,13 @@ const costlyMinBytes = 16 * 1024
 type Context = PaywallOptions & {
   deliveries: Deliveries
   byUse: UsageDeliveries
-  /** Deliveries outlive their requests: a stream until its end. */
-  running: { deliveries: number }
+  uses: Uses
+  /** Reserves a place at the upstream, until the claim is released. Throws ProblemError. */
+  reserve(sale: GatewaySale, claim: RequestClaim): void
 }
 
 function createGatewayProduct(context: Context): Product<GatewaySale> {
-  const { settlement, quoter, answers, receipts, now, deliveries, byUse, running } = context
-  const reserve = ({ sale, claim }: Checkout<GatewaySale>) => {
-    claim.add(sale.reserve())
-    running.deliveries++
-    claim.add(() => running.deliveries--)
-  }
+  const { settlement, quoter, answers, receipts, now, deliveries, byUse, uses, reserve } = context
   return {
     challenge(sale, details) {
       const unavailable = sale.unavailable()
@@ -113,6 +114,7 @@ function createGatewayProduct(context: Context): Product<GatewaySale> {
     assertServable({ invalidParams }) {
       if (invalidParams.length > 0) throw Denial.invalidParameters(invalidParams)
     },
+    again: uses.byToken,
     async replay({ sale, presentation, fingerprint, key }, payment) {
       const { purpose } = payment
       if (key === undefined || key !== purpose.idempotencyKey) return undefined
@@ -123,12 +125,12 @@ function createGatewayProduct(context: Context): Product<GatewaySale> {
       const isHeld = payment.transfer.upto && payment.delivery !== 'delivered'
       if (isHeld) return undefined
       const stored = await answers.find(payment.id, now())
-      const { search } = sale
-      return stored && deliveries.replay(stored, payment, { ...presentation, search })
+      const { search, isAgain } = sale
+      return stored && deliveries.replay(stored, payment, { ...presentation, search, isAgain })
     },
     async readmit(checkout, payment) {
       await assertUndelivered(checkout, payment, deliveries)
-      reserve(checkout)
+      reserve(checkout.sale, checkout.claim)
     },
     // Reserves room for the answer of a key, and a place at the upstream.
     async admit(checkout) {
@@ -147,8 +149,8 @@ function createGatewayProduct(context: Context): Product<GatewaySale> {
         if (bound) settlement.noteUnsettled(transfer)
         throw unavailable
       }
-      reserve(checkout)
-      return undefined
+      reserve(sale, claim)
+      return entitledBy(checkout)
     },
     settling: ({ sale, presentation: { transfer } }, purpose) => ({
       onSent: receipts.expecting(sale.search),
@@ -163,7 +165,10 @@ function createGatewayProduct(context: Context): Product<GatewaySale> {
         throw Denial.unpaid({ kind: 'pending', payment })
       }
       const isByUse = payment.transfer.upto !== undefined
-      const request = isByUse ? await byUse.repeating(sale, payment) : sale
+      const { opens } = sale.item
+      const own = opens && { fulfil: async () => passOf(sale.item, opens, now(), payment) }
+      const given = own ? answeredBy(sale, own) : sale
+      const request = isByUse ? await byUse.repeating(sale, payment) : given
       return deliveries
         .deliver(request, outcome, presentation.protocol, claim.release)
         .catch((error: unknown) => explainGone(settlement, checkout, { payment, error }))
@@ -175,6 +180,19 @@ function createGatewayProduct(context: Context): Product<GatewaySale> {
 function signInOf({ item, envelope, method, path, search, digest }: GatewaySale) {
   const mayIn = item.signIn !== undefined && envelope === undefined
   return mayIn ? fingerprint(method, path, search, { digest }) : undefined
+}
+
+/** What a payment gives besides its answer, or as its answer. */
+function entitledBy({ sale, fingerprint }: Checkout<GatewaySale>): Rows | undefined {
+  const { merchant, route, again, opens } = sale.item
+  if (again !== undefined) {
+    const { max: usesMax, forMs: periodMs } = again
+    return { entitles: { kind: 'again', merchant, route, fingerprint, usesMax, periodMs } }
+  }
+  if (opens === undefined) return undefined
+  const { requests: usesMax, periodMs } = opens
+  const pass = { merchant, route: opens.route, fingerprint: undefined, usesMax, periodMs }
+  return { entitles: { kind: 'pass', ...pass } }
 }
 
 /** Refusals of payers that may pay by `exact`. */
@@ -205,14 +223,11 @@ async function assertUndelivered(
   payment: Payment,
   deliveries: Deliveries,
 ): Promise<void> {
-  const { merchant, route, fingerprint: paidFor, protocol } = payment.purpose
+  const { fingerprint: paidFor, protocol } = payment.purpose
   const { idempotencyKey: ownKey, credentialHash: paidBy } = payment.purpose
-  const { purpose } = sale
   switch (by) {
     case 'token':
-      if (merchant !== purpose.merchant || route !== purpose.route || paidFor !== fingerprint) {
-        throw Denial.mismatch('The token belongs to another request.')
-      }
+      assertSameRequest(sale, payment, fingerprint)
       if (payment.delivery === 'delivered') throw gone(payment, 'This payment has been delivered.')
       return
     case 'key':

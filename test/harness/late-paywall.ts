@@ -1,5 +1,6 @@
 import { createTally } from '../../src/books/tally'
 import { account } from '../../src/demo/accounts'
+import { createRegistry } from '../../src/http/metrics'
 import { createReceipts } from '../../src/paywall/answer/receipts'
 import { type Answers, createAnswerStore } from '../../src/paywall/answer/store'
 import { extract } from '../../src/paywall/credential'
@@ -65,6 +66,9 @@ export async function startLatePaywall(shop: Shop, { isOther = false } = {}) {
       settlement,
       claims: isOther ? new Map() : shop.app.claims,
       answers: lateAnswers(answers, gates),
+      entitlements: shop.ledger.entitlements,
+      meter: createRegistry(),
+      trialsPerMinute: () => 60,
       quoter,
       tally: createTally(),
       sponsor: undefined,

@@ -8,7 +8,8 @@ export const labelMeanings: Readonly<Record<string, string>> = {
   network: 'CAIP-2 id of a network',
   merchant: 'slug of a merchant',
   client: 'kind of a client, by its `User-Agent` and protocol: a closed set',
-  step: '`asked` (402 without a credential), `tried`, `refused` or `paid`',
+  step: '`asked` (402 without a credential), `tried`, `refused`, `paid` or `free` (by an entitlement)',
+  kind: 'kind of an entitlement: `again`, `pass` or `trial`',
   product: '`gateway`, `facilitator`, `desk` or `sponsor`',
   relayer: 'address of a relayer',
   protocol: '`mpp` or `x402`',
@@ -65,6 +66,7 @@ ${labels.join('\n')}
   counts a stream at its first byte; if it is cut later, \`truncated\` counts it again.
 - \`outcome\` of \`turnpike_charges_total\`: \`metered\`, \`void\` (nothing), \`failed\` (by the payer), \`lost\` (its
   time ended).
+- \`outcome\` of \`turnpike_entitlement_uses_total\`: \`delivered\`, \`failed\` (given back).
 - \`result\` of \`turnpike_webhooks_total\`: \`delivered\`, \`retried\` (an attempt that another one follows),
   \`expired\`, \`dropped\`, \`gone\`, \`removed\`: [webhooks.md](webhooks.md#when-messages-do-not-arrive).
 - A label has at most 1,000 values; further ones share \`other\`. A reason that ended is 0.

@@ -1,6 +1,7 @@
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import type { LocalAccount } from 'viem'
 import type { Ledger } from '../../db/Ledger'
 import { createLedger } from '../../db/sqlite/ledger'
 import { type Db, open as openDatabase } from '../../db/sqlite/open'
@@ -420,6 +421,8 @@ export type Terms = {
   network?: Network.Id
   /** Index of a demo account; 1 by default. */
   buyer?: number
+  /** Pays in place of a demo account. */
+  signer?: LocalAccount
   /** The request for the price, which is later paid. */
   init?: RequestInit
 } & MppOptions &
@@ -430,7 +433,7 @@ export async function sign(url: string, terms: Terms = {}): Promise<Record<strin
   const { scheme = 'mpp', buyer = 1, init, ...options } = terms
   const network = terms.network ?? (scheme.endsWith('permit2') ? 'eip155:4663' : 'eip155:8453')
   const asked = await ask(url, init)
-  const signer = account(buyer).local()
+  const signer = terms.signer ?? account(buyer).local()
   if (scheme === 'x402-eip3009' || scheme === 'x402-permit2') {
     const method = scheme === 'x402-permit2' ? 'permit2' : 'eip3009'
     // When the header is too long, further transfer methods are only in the body.

@@ -15,6 +15,8 @@ export type SignedIn = {
   wallet: Address
   /** The only chain whose entitlements count, because only a contract there accepted the signature. */
   network: Network.Id | undefined
+  /** The chain that the sign-in names. */
+  chain: Network.Id
   /** Of this request alone, and to be used once. */
   nonce: string
 }
@@ -43,11 +45,11 @@ export async function signIn(sale: GatewaySale, options: Options): Promise<Signe
   })
   if (fault !== undefined || network === undefined) throw refused(fault ?? SignIn.unsigned(parsed))
   const { address: wallet, nonce } = parsed
-  if (SignIn.isKeySigned(parsed)) return { wallet, network: undefined, nonce }
+  if (SignIn.isKeySigned(parsed)) return { wallet, network: undefined, chain: network, nonce }
   // Costs a call of a node, so it counts as refused unless the wallet has something here.
   presented.isUnentitled = false
   if (!(await isAccepted(options, network, parsed))) throw refused(SignIn.unsigned(parsed))
-  return { wallet, network, nonce }
+  return { wallet, network, chain: network, nonce }
 }
 
 async function isAccepted(

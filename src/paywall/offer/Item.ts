@@ -1,3 +1,4 @@
+import type * as Network from '../../protocol/Network'
 import type { Offer } from '../../protocol/Offer'
 import type { Declaration } from '../../protocol/X402'
 
@@ -44,6 +45,17 @@ export type Item = {
   mostAtomic?: bigint
   /** Whether its requests may be paid by their use, by the x402 scheme `upto`. */
   isByUse?: boolean
+  /** Its buyers may fetch the same answer again, so often and for so long. */
+  again?: { forMs: number; max: number }
+  /** Free answers of a wallet, once and for all, and of all wallets in a UTC day. */
+  trial?: {
+    requests: number
+    totalPerDay: number
+    /** What a wallet must hold, and for how many blocks, by the offers. */
+    floors: readonly { network: Network.Id; balanceAtomic: bigint; blocks: number }[]
+  }
+  /** The pass that this item is, and the route that it opens. */
+  opens?: { route: string; requests: number; periodMs: number }
   /** Whether it is also offered to clients of x402 version 1, where they know a network of it. */
   takesV1?: boolean
 }
