@@ -53,7 +53,8 @@ export type RefundLedger = {
   find(paymentId: string): Promise<Refund | undefined>
   /**
    * Writes a refund in one commit that checks everything. `undelivered`: only while the payment is not
-   * delivered, no living process delivers it, and nothing that it entitles to was used. From then on no delivery of it begins.
+   * delivered, no living process delivers it, and nothing that it entitles to was used. From then on no
+   * delivery of it begins.
    */
   request(request: RefundRequest): Promise<Requested>
   /** All that are not refunded, the oldest first. */

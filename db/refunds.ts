@@ -37,8 +37,8 @@ function stateOf(job: string | null): Refund.State {
 const isUnrefunded = `(SELECT refunds.payment_id FROM refunds
   WHERE refunds.payment_id = payments.id) IS NULL`
 
-/** Whether what a payment entitles to was used: then its answer has arrived in effect. */
-export const isUsed = `EXISTS (SELECT 1 FROM entitlements AS used WHERE used.attempts > 0
+/** Whether what a payment entitles to was used. A use that failed is given back, so it does not count. */
+export const isUsed = `EXISTS (SELECT 1 FROM entitlements AS used WHERE used.uses > 0
   AND used.id IN ('again|' || payments.id, 'pass|' || payments.id))`
 
 export function createRefundReads(selects: Selects) {

@@ -158,7 +158,10 @@ for (const { name, open, isThere } of ledgers)
       expect(await own.other.entitlements.use({ ...used, entitlement: pass })).toBe('used')
       expect((await due()).ids).toEqual([])
       expect(await request(id, { reason: 'undelivered' })).toBe('delivered')
-      expect(await request(id)).toBe('requested')
+      // One that failed is no use.
+      await own.ledger.entitlements.end(used.id, false)
+      expect((await due()).ids).toEqual([id])
+      expect(await request(id, { reason: 'undelivered' })).toBe('requested')
     })
 
     test('a delivery that a stopped process had is no obstacle', async () => {

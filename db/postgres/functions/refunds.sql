@@ -22,7 +22,7 @@ BEGIN
   IF input->'row'->>'reason' = 'undelivered' AND (paid.delivery = 'delivered'
     OR paid.delivery = 'delivering' AND EXISTS (
       SELECT 1 FROM gateways WHERE gateways.id = paid.delivering_by)
-    OR EXISTS (SELECT 1 FROM entitlements AS used WHERE used.attempts > 0
+    OR EXISTS (SELECT 1 FROM entitlements AS used WHERE used.uses > 0
       AND used.id IN ('again|' || paid.id, 'pass|' || paid.id))) THEN
     RETURN '{"value": "delivered"}';
   END IF;
