@@ -951,25 +951,14 @@ export const entitlements = table(
       'entitlements_kind',
       sql`${oneOf(self.kind, Entitlement.kinds)} AND ${self.id} LIKE ${self.kind} || '|%'`,
     ),
+    // The trials of a day are of no wallet.
     check(
       'entitlements_wallet',
-      sql`(${self.kind} = 'day') = (${self.wallet} IS NULL) AND (${self.wallet} IS NULL OR (${isAddress(self.wallet)}))`,
-    ),
-    check(
-      'entitlements_network',
-      sql`(${self.kind} = 'day') = (${self.network} IS NULL) AND (${self.network} IS NULL OR ${isNetwork(self.network)})`,
-    ),
-    check(
-      'entitlements_fingerprint',
-      sql`(${self.kind} = 'again') = (${self.fingerprint} IS NOT NULL)`,
+      sql`(${self.kind} = 'day') = (${self.wallet} IS NULL) AND (${self.kind} = 'day') = (${self.network} IS NULL) AND (${self.wallet} IS NULL OR (${isAddress(self.wallet)} AND ${isNetwork(self.network)}))`,
     ),
     check(
       'entitlements_payment',
-      sql`(${self.kind} IN ('again', 'pass')) = (${self.paymentId} IS NOT NULL)`,
-    ),
-    check(
-      'entitlements_period',
-      sql`(${self.paymentId} IS NULL) = (${self.periodMs} IS NULL) AND (${self.periodMs} IS NULL OR ${self.periodMs} > 0)`,
+      sql`(${self.kind} IN ('again', 'pass')) = (${self.paymentId} IS NOT NULL) AND (${self.paymentId} IS NULL) = (${self.periodMs} IS NULL) AND (${self.periodMs} IS NULL OR ${self.periodMs} > 0) AND (${self.kind} = 'again') = (${self.fingerprint} IS NOT NULL)`,
     ),
     check(
       'entitlements_uses',

@@ -409,11 +409,8 @@ CREATE TABLE `entitlements` (
 	`expires_at` integer,
 	FOREIGN KEY (`payment_id`) REFERENCES `payments`(`id`) ON UPDATE no action ON DELETE no action,
 	CONSTRAINT "entitlements_kind" CHECK("entitlements"."kind" IN ('again', 'pass', 'trial', 'day') AND "entitlements"."id" LIKE "entitlements"."kind" || '|%'),
-	CONSTRAINT "entitlements_wallet" CHECK(("entitlements"."kind" = 'day') = ("entitlements"."wallet" IS NULL) AND ("entitlements"."wallet" IS NULL OR (length(unhex(substr("entitlements"."wallet", 3))) IS 20 AND "entitlements"."wallet" GLOB '0x*'))),
-	CONSTRAINT "entitlements_network" CHECK(("entitlements"."kind" = 'day') = ("entitlements"."network" IS NULL) AND ("entitlements"."network" IS NULL OR "entitlements"."network" GLOB 'eip155:[1-9]*')),
-	CONSTRAINT "entitlements_fingerprint" CHECK(("entitlements"."kind" = 'again') = ("entitlements"."fingerprint" IS NOT NULL)),
-	CONSTRAINT "entitlements_payment" CHECK(("entitlements"."kind" IN ('again', 'pass')) = ("entitlements"."payment_id" IS NOT NULL)),
-	CONSTRAINT "entitlements_period" CHECK(("entitlements"."payment_id" IS NULL) = ("entitlements"."period_ms" IS NULL) AND ("entitlements"."period_ms" IS NULL OR "entitlements"."period_ms" > 0)),
+	CONSTRAINT "entitlements_wallet" CHECK(("entitlements"."kind" = 'day') = ("entitlements"."wallet" IS NULL) AND ("entitlements"."kind" = 'day') = ("entitlements"."network" IS NULL) AND ("entitlements"."wallet" IS NULL OR (length(unhex(substr("entitlements"."wallet", 3))) IS 20 AND "entitlements"."wallet" GLOB '0x*' AND "entitlements"."network" GLOB 'eip155:[1-9]*'))),
+	CONSTRAINT "entitlements_payment" CHECK(("entitlements"."kind" IN ('again', 'pass')) = ("entitlements"."payment_id" IS NOT NULL) AND ("entitlements"."payment_id" IS NULL) = ("entitlements"."period_ms" IS NULL) AND ("entitlements"."period_ms" IS NULL OR "entitlements"."period_ms" > 0) AND ("entitlements"."kind" = 'again') = ("entitlements"."fingerprint" IS NOT NULL)),
 	CONSTRAINT "entitlements_uses" CHECK("entitlements"."uses" >= 0 AND "entitlements"."uses" <= "entitlements"."uses_max" AND "entitlements"."uses" <= "entitlements"."attempts" AND "entitlements"."uses_max" > 0)
 ) WITHOUT ROWID;
 CREATE INDEX `entitlements_wallet` ON `entitlements` (`wallet`,`merchant`,`route`,`fingerprint`,`id`) WHERE wallet IS NOT NULL;

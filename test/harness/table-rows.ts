@@ -421,11 +421,15 @@ export const impossible: Readonly<Record<string, readonly [table: string, ...cha
     { id: 'pass|pay_1' },
     { id: 'again' },
   ],
-  entitlements_wallet: ['entitlements', { wallet: null }, { wallet: 'x' }],
-  entitlements_network: ['entitlements', { network: null }, { network: 'eip155:0' }],
-  entitlements_fingerprint: ['entitlements', { fingerprint: null }],
-  entitlements_payment: ['entitlements', { payment_id: null, period_ms: null }],
-  entitlements_period: ['entitlements', { period_ms: null }, { period_ms: 0 }],
+  entitlements_wallet: [
+    'entitlements',
+    ...[{ wallet: null }, { wallet: 'x' }, { network: null }, { network: 'eip155:0' }],
+  ],
+  entitlements_payment: [
+    'entitlements',
+    ...[{ payment_id: null, period_ms: null }, { period_ms: null }, { period_ms: 0 }],
+    { fingerprint: null },
+  ],
   entitlements_uses: [
     'entitlements',
     ...[{ uses: -1 }, { uses: 6, attempts: 9 }, { attempts: 0 }],

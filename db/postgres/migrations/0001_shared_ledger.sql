@@ -334,11 +334,8 @@ CREATE TABLE "entitlements" (
 	"created_at" bigint NOT NULL,
 	"expires_at" bigint,
 	CONSTRAINT "entitlements_kind" CHECK ("entitlements"."kind" IN ('again', 'pass', 'trial', 'day') AND "entitlements"."id" LIKE "entitlements"."kind" || '|%'),
-	CONSTRAINT "entitlements_wallet" CHECK (("entitlements"."kind" = 'day') = ("entitlements"."wallet" IS NULL) AND ("entitlements"."wallet" IS NULL OR ("entitlements"."wallet" ~ '^0x[0-9a-fA-F]*$' AND length("entitlements"."wallet") = 42))),
-	CONSTRAINT "entitlements_network" CHECK (("entitlements"."kind" = 'day') = ("entitlements"."network" IS NULL) AND ("entitlements"."network" IS NULL OR "entitlements"."network" ~ '^eip155:[1-9]')),
-	CONSTRAINT "entitlements_fingerprint" CHECK (("entitlements"."kind" = 'again') = ("entitlements"."fingerprint" IS NOT NULL)),
-	CONSTRAINT "entitlements_payment" CHECK (("entitlements"."kind" IN ('again', 'pass')) = ("entitlements"."payment_id" IS NOT NULL)),
-	CONSTRAINT "entitlements_period" CHECK (("entitlements"."payment_id" IS NULL) = ("entitlements"."period_ms" IS NULL) AND ("entitlements"."period_ms" IS NULL OR "entitlements"."period_ms" > 0)),
+	CONSTRAINT "entitlements_wallet" CHECK (("entitlements"."kind" = 'day') = ("entitlements"."wallet" IS NULL) AND ("entitlements"."kind" = 'day') = ("entitlements"."network" IS NULL) AND ("entitlements"."wallet" IS NULL OR ("entitlements"."wallet" ~ '^0x[0-9a-fA-F]*$' AND length("entitlements"."wallet") = 42 AND "entitlements"."network" ~ '^eip155:[1-9]'))),
+	CONSTRAINT "entitlements_payment" CHECK (("entitlements"."kind" IN ('again', 'pass')) = ("entitlements"."payment_id" IS NOT NULL) AND ("entitlements"."payment_id" IS NULL) = ("entitlements"."period_ms" IS NULL) AND ("entitlements"."period_ms" IS NULL OR "entitlements"."period_ms" > 0) AND ("entitlements"."kind" = 'again') = ("entitlements"."fingerprint" IS NOT NULL)),
 	CONSTRAINT "entitlements_uses" CHECK ("entitlements"."uses" >= 0 AND "entitlements"."uses" <= "entitlements"."uses_max" AND "entitlements"."uses" <= "entitlements"."attempts" AND "entitlements"."uses_max" > 0)
 );
 CREATE TABLE "entitlement_uses" (
