@@ -41,6 +41,7 @@ const expected: Readonly<Record<string, readonly RegExp[]>> = {
   ],
   'docs/operate.md': [/turnpike listens on/, /^networks[\s\S]*^merchants/m, /checked; the keys/],
   'docs/pricing.md': [/\d+ \{\s+ceiling: /, /charge +0\.\d+ USDC/, /0.000918/],
+  'docs/refunds.md': [/^[0-9a-f]{64}\s*$/],
   'docs/sell.md': [/turnpike listens on/],
   'docs/stocks.md': [/"symbol":"NVDA"[\s\S]*estimatedShares/, /"status":"delivered"/, /0 held/],
 }
@@ -217,7 +218,8 @@ describe('the documents', () => {
       ...{ SLACK_URL: hook, DISCORD_URL: hook, SMTP_PASSWORD: key },
       TELEGRAM_TOKEN: `12345:${'a'.repeat(35)}`,
     }
-    const env = { PAYOUT: payout, WEBHOOK_SECRET: secret, ...keys, ...places }
+    const own = { PAYOUT: payout, WEBHOOK_SECRET: secret, REFUND_KEY: '11'.repeat(32) }
+    const env = { ...own, ...keys, ...places }
     const samples = all.filter(({ language, mark }) => language === 'toml' && mark === undefined)
     expect(samples.length).toBeGreaterThan(2)
     for (const { page, line, text } of samples) {
