@@ -272,7 +272,7 @@ function changedKeys({ dataDir, env, relayers }: ReloadOptions): string[] {
   const found = findOwnKeys({ dataDir, env }).map(Crypto.addressOf)
   if (found.join() === relayers.join()) return []
   return [
-    'the keys of relayers, desk or refunds are not those the process was started with: restart to change them',
+    'the relayer keys, DESK_KEY or REFUND_KEY are not those of the start: restart to change them',
   ]
 }
 
