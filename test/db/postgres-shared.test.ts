@@ -33,7 +33,7 @@ const startBeside = (url: string, own: Fingerprints) =>
   )
 
 describe.skipIf(!hasPostgres)('gateways over one database', () => {
-  test('error: a start with another desk key is refused, also beside a version that wrote none', async () => {
+  test('error: a start with another key of desk or refunds is refused, also beside a version that wrote none', async () => {
     const url = await gatewayDatabase()
     const own = fingerprintsOf({ ...secrets, deskKey: key(4), isDeskNamed: true })
     const other = fingerprintsOf({ ...secrets, deskKey: key(5), isDeskNamed: true })
@@ -45,6 +45,12 @@ describe.skipIf(!hasPostgres)('gateways over one database', () => {
     const { desk: _, ...before } = own
     await serve(url, before)
     await startBeside(url, other)
+    const from = (byte: number) =>
+      fingerprintsOf({ ...secrets, deskKey: key(4), isDeskNamed: true, refundKey: key(byte) })
+    await serve(url, from(6))
+    await startBeside(url, own)
+    await startBeside(url, from(6))
+    expect(await outcomeOf(startBeside(url, from(7)))).toThrow('has another REFUND_KEY (')
   })
 
   test('without DESK_KEY the order of RELAYER_KEYS does not matter, and another key is named', async () => {
