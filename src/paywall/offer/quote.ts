@@ -77,7 +77,7 @@ export type ChallengeDetails = {
   invalidParams?: () => readonly { name: string; reason: string }[]
   /** Whether the request has no body, so that the URL alone determines the parameters. */
   isBodiless?: boolean
-  /** Fingerprint of the request, where its item has sign-ins and its whole body is known. */
+  /** Fingerprint of the request; only where its item has sign-ins and its whole body is known. */
   signIn?: string | undefined
   /** Additional members of the body, for people and programs that read it. */
   members?: Readonly<Record<string, unknown>> | undefined
@@ -241,7 +241,8 @@ function refuse(
   let moreBytes = 0
   for (const [name, value] of Object.entries(more)) moreBytes += name.length + value.length + 4
   const isX402 = more['payment-response'] !== undefined
-  const page = refusedPage(compiled, { ...askOf(url, fresh), error, moreBytes, isX402 })
+  const [hasDigest, hasSignIn] = [fresh.digest !== undefined, fresh.signIn !== undefined]
+  const page = refusedPage(compiled, { url, hasDigest, hasSignIn, error, moreBytes, isX402 })
   const body = {
     ...toBody(compiled, url, error),
     ...compiled.beside,
@@ -435,19 +436,15 @@ function compileChallenges(
   }
 }
 
-function askOf(url: string, { digest, signIn }: Fresh) {
-  return { url, hasDigest: digest !== undefined, hasSignIn: signIn !== undefined }
-}
-
 /** The page for a URL, which is ASCII. */
 function pageFor(compiled: CompiledOffers, url: string, fresh: Fresh): Page {
   const { page, budget, plans } = compiled
-  const asked = askOf(url, fresh)
-  const { hasDigest, hasSignIn } = asked
+  const hasDigest = fresh.digest !== undefined
+  const hasSignIn = fresh.signIn !== undefined
   if (page?.url === url && page.asksDigest === hasDigest && page.asksSignIn === hasSignIn)
     return page
   const { error } = compiled.required
-  const ask = { ...asked, error, moreBytes: 0, isX402: false }
+  const ask = { url, hasDigest, hasSignIn, error, moreBytes: 0, isX402: false }
   const choice = HeaderBudget.choose(budget, ask)
   const plan = plans.get(choice.key) ?? planOf(compiled, choice, error)
   plans.set(choice.key, plan)
