@@ -29,12 +29,8 @@ beforeEach(() => {
     if (method === 'tools/list') return { tools }
     if (paying) return paid('the paid answer')
     const { q = 'x', body } = (params.arguments ?? {}) as Record<string, unknown>
-    const url = `${fake.url}/m/${params.name}?q=${q}`
-    return offers(
-      [offer('5000')],
-      {},
-      body === 'elsewhere' ? { url: 'https://bank.example.com/' } : { url },
-    )
+    const origin = body === 'elsewhere' ? fake.url.replace('127.0.0.1', 'localhost') : fake.url
+    return offers([offer('5000')], {}, { url: `${origin}/m/${params.name}?q=${q}` })
   })
   fake.http = async (request) => {
     const url = new URL(request.url)
@@ -64,7 +60,7 @@ afterEach(() => fake.stop())
 afterAll(removeStates)
 
 async function wallet() {
-  const started = startWallet({ url: fake.url, now: () => now })
+  const started = startWallet({ url: fake.url, now: () => now, patienceMs: 0 })
   await started.list()
   return started
 }

@@ -15,12 +15,17 @@ import { offer } from '../harness/fake-gateway'
 const buyer = account(1)
 const chains = ['eip155:4663', 'eip155:8453']
 
-type Info = Record<string, unknown>
+type Info = Record<string, unknown> | ((url: URL) => Record<string, unknown>)
 type Told = { status?: number; headers?: Record<string, string>; problem?: object }
 
 /** `answers`: to the sign-ins, one after the other; then nothing is left. */
 function startShop(
-  options: { info?: Info; chains?: readonly object[]; answers?: readonly Told[]; paid?: Told } = {},
+  options: {
+    info?: Info
+    chains?: (asked: number) => readonly object[]
+    answers?: readonly Told[]
+    paid?: Told
+  } = {},
 ) {
   const seen = { signIns: [] as string[], payments: 0, tokens: [] as string[], asked: 0 }
   let nonce = 0
@@ -29,10 +34,10 @@ function startShop(
       ...{ domain: url.host, uri: url.href, version: '1', nonce: `nonce000${nonce++}` },
       ...{ statement: 'Sign in to use what you have.', issuedAt: new Date().toISOString() },
       ...{ expirationTime: new Date(Date.now() + 60_000).toISOString(), resources: [url.href] },
-      ...options.info,
+      ...(typeof options.info === 'function' ? options.info(url) : options.info),
     }
     const supportedChains =
-      options.chains ?? chains.map((chainId) => ({ chainId, type: 'eip191' as const }))
+      options.chains?.(nonce) ?? chains.map((chainId) => ({ chainId, type: 'eip191' as const }))
     const extensions = { 'sign-in-with-x': { info, supportedChains, schema: {} } }
     const required = {
       x402Version: 2,
@@ -124,7 +129,9 @@ describe('turnpike pay, where the 402 offers a sign-in', () => {
   test('a message with every optional member, and with none, is signed as the reference writes it', async () => {
     const long = { notBefore: '2026-01-01T00:00:00Z', requestId: 'r-1', resources: [] }
     const short = { statement: undefined, expirationTime: undefined, resources: undefined }
-    for (const info of [long, short]) {
+    // As for a URL that no challenge may have.
+    const own = ({ origin }: URL) => ({ uri: `${origin}/thing` })
+    for (const info of [long, short, own] satisfies Info[]) {
       using shop = startShop({ info, answers: [{}] })
       expect(await run(shop.url, { network: 'base' })).toBe(0)
       const payload = parseSIWxHeader(shop.signIns[0] ?? '')
@@ -151,11 +158,11 @@ describe('turnpike pay, where the 402 offers a sign-in', () => {
     expect(await run(shop.url)).toBe(0)
     expect(shop.signIns.map((each) => parseSIWxHeader(each).chainId)).toEqual(chains)
     expect(new Set(shop.signIns.map((each) => parseSIWxHeader(each).nonce)).size).toBe(2)
-    const many = Array.from({ length: 9 }, (_, at) => ({
-      chainId: `eip155:${at + 1}`,
-      type: 'eip191',
-    }))
-    using greedy = startShop({ chains: many, answers: Array(9).fill(poor) })
+    using greedy = startShop({
+      // Others each time.
+      chains: (asked) => [{ chainId: `eip155:${asked + 1}`, type: 'eip191' }],
+      answers: Array(9).fill(poor),
+    })
     expect(await run(greedy.url)).toBe(0)
     expect([greedy.signIns.length, greedy.payments]).toEqual([4, 1])
   })
@@ -172,7 +179,7 @@ describe('turnpike pay, where the 402 offers a sign-in', () => {
     using shop = startShop()
     expect(await run(shop.url, { 'sign-in-only': true })).toBe(1)
     expect(err).toContain('turnpike: Nothing was paid: no_entitlement.\n')
-    using other = startShop({ chains: [] })
+    using other = startShop({ chains: () => [] })
     expect(await run(other.url, { 'sign-in-only': true })).toBe(1)
     expect(err).toContain('Nothing was paid: the sign-in of the server cannot be read.')
     for (const option of [{ 'no-sign-in': true }, { 'dry-run': true }, { redeem: 'x' }])
@@ -192,11 +199,14 @@ describe('turnpike pay, where the 402 offers a sign-in', () => {
   })
 
   test('attack: the challenge of another service, of another request, or with more lines is not signed', async () => {
-    const infos = [
+    const infos: Info[] = [
       { domain: 'bank.example.com' },
       { domain: 'bank.example.com', uri: 'https://bank.example.com/' },
       { domain: '127.0.0.1' },
       { uri: 'http://127.0.0.1/other' },
+      ({ origin }: URL) => ({ uri: `${origin}/thin` }),
+      ({ origin }: URL) => ({ uri: `${origin}/thing?q=b` }),
+      ({ origin }: URL) => ({ uri: `${origin}/thing/else` }),
       { uri: 'nothing' },
       { version: '2' },
       { nonce: 7 },

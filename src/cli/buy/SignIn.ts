@@ -2,7 +2,6 @@ import * as Crypto from '../../protocol/Crypto'
 import { decodeJson, encodeJson } from '../../protocol/Header'
 import * as Json from '../../protocol/Json'
 import * as Network from '../../protocol/Network'
-import * as Problem from '../../protocol/Problem'
 import * as SignIn from '../../protocol/SignIn'
 import { readable } from './Terms'
 
@@ -11,11 +10,11 @@ import { readable } from './Terms'
 /** The extension, and the header of the request. */
 export const header = SignIn.name
 
-/** A challenge that may be signed, or why it is not. */
-type Offered = { info: Json.JsonObject; networks: readonly Network.Id[] } | { fault: string }
+/** A message without its signer, or why it is not signed. */
+type Offered = { info: Info; networks: readonly Network.Id[] } | { fault: string }
 
-const members = ['domain', 'uri', 'version', 'nonce', 'issuedAt'] as const
-const optional = ['statement', 'expirationTime', 'notBefore', 'requestId'] as const
+type Info = Omit<Parameters<typeof SignIn.message>[0], 'address' | 'chainId'>
+
 /** Texts with more, or with a line feed, could look like other lines of the message. */
 const plain = /^[\x20-\x7e]{1,8192}$/
 /** Most networks that one request is signed for. */
@@ -38,23 +37,38 @@ export function read(headers: Headers, url: URL): Offered | undefined {
   }))
   if (offered === undefined) return { fault: 'the sign-in of the server cannot be read' }
   const { domain, uri } = offered.info
-  const asked = url.href.slice(0, url.href.length - url.hash.length)
-  if (domain !== url.host || URL.parse(String(uri))?.href !== asked)
-    return { fault: `the server asks for a sign-in to ${domain}, for ${uri}` }
-  return offered
+  return domain === url.host && isOf(uri, url)
+    ? offered
+    : { fault: `the server asks for a sign-in to ${domain}, for ${uri}` }
+}
+
+/** Whether a text is the URL, or its path or a part of it without the query, as for a long URL. */
+function isOf(uri: string, { href, hash, origin, pathname }: URL): boolean {
+  const stated = URL.parse(uri)
+  if (stated?.origin !== origin || stated.hash !== '') return false
+  if (stated.href === href.slice(0, href.length - hash.length)) return true
+  return stated.search === '' && `${pathname}/`.startsWith(`${stated.pathname}/`)
 }
 
 /** The members of a message of version 1. Throws a JsonError. */
-function infoOf(info: Json.JsonObject): Json.JsonObject {
+function infoOf(info: Json.JsonObject): Info {
+  const text = (name: string) => plainText(Json.read(info, name, 'text'))
+  const optional = (name: string) =>
+    Json.member(info, name) === undefined ? undefined : text(name)
   const resources = Json.member(info, 'resources')
-  const texts = [
-    ...members.map((name) => [name, Json.read(info, name, 'text')] as const),
-    ...optional.map((name) => [name, Json.optional(info, name, 'text')] as const),
-  ].filter(([, text]) => text !== undefined)
-  const all = [...texts.map(([, text]) => text), ...(Array.isArray(resources) ? resources : [])]
-  const isPlain = all.every((text) => typeof text === 'string' && plain.test(text))
-  if (!isPlain || info.version !== '1') throw new Json.JsonError('not a message of version 1')
-  return { ...Object.fromEntries(texts), ...(Array.isArray(resources) && { resources }) }
+  if (Json.member(info, 'version') !== '1') throw new Json.JsonError('not version 1')
+  return {
+    ...{ domain: text('domain'), uri: text('uri'), version: text('version') },
+    ...{ nonce: text('nonce'), issuedAt: text('issuedAt'), statement: optional('statement') },
+    ...{ expirationTime: optional('expirationTime'), notBefore: optional('notBefore') },
+    requestId: optional('requestId'),
+    resources: Array.isArray(resources) ? resources.map(plainText) : undefined,
+  }
+}
+
+function plainText(text: Json.Json): string {
+  if (typeof text !== 'string' || !plain.test(text)) throw new Json.JsonError('not plain text')
+  return text
 }
 
 function networksOf(chains: Json.Json | undefined): Network.Id[] {
@@ -67,13 +81,12 @@ function networksOf(chains: Json.Json | undefined): Network.Id[] {
   return ids.slice(0, networksMax)
 }
 
-/** The value of the header that signs in. Throws for a challenge that `read` has not given. */
-export function sign(info: Json.JsonObject, network: Network.Id, privateKey: Uint8Array): string {
+/** The value of the header that signs in. */
+export function sign(info: Info, chainId: Network.Id, privateKey: Uint8Array): string {
   const address = Crypto.addressOf(privateKey)
-  const payload = { ...info, address, chainId: network, type: 'eip191' }
-  const parsed = SignIn.parse(encodeJson({ ...payload, signature: '0x00' }))
-  if (Problem.isFault(parsed)) throw new Error(parsed.detail)
-  return encodeJson({ ...payload, signature: Crypto.sign(SignIn.digest(parsed), privateKey) })
+  const message = SignIn.message({ ...info, address, chainId })
+  const signature = Crypto.sign(Crypto.messageDigest(message), privateKey)
+  return encodeJson({ ...info, address, chainId, type: 'eip191', signature })
 }
 
 /** What the header `Payment-Entitlement` of an answer says: `a pass, 497 left, until 2026-11-29T20:00:00Z`. */
