@@ -100,9 +100,20 @@ export async function buyWithX402(
   return complete(await buy(url, options.init), wire.requests)
 }
 
+/**
+ * Gets what a wallet has without a further payment, by the sign-in of @x402/extensions. It pays
+ * nothing. Throws the client's errors.
+ */
+export async function signInWithX402(url: string, account: DemoAccount): Promise<Purchase> {
+  const { wrapFetchWithSIWx } = await loadSignIn()
+  const wire = recorder()
+  const get = wrapFetchWithSIWx(wire.fetch, account.local())
+  return complete(await get(url), wire.requests)
+}
+
 /** Throws when the clients are not installed. */
 export async function assertClients(): Promise<void> {
-  await Promise.all([loadMppx(), loadX402()])
+  await Promise.all([loadMppx(), loadX402(), loadSignIn()])
 }
 
 async function loadMppx() {
@@ -116,6 +127,10 @@ async function loadX402() {
   const { ExactEvmScheme } = await installed(() => import('@x402/evm/exact/client'))
   const { UptoEvmScheme } = await installed(() => import('@x402/evm/upto/client'))
   return { wrapFetchWithPayment, x402Client, ExactEvmScheme, UptoEvmScheme }
+}
+
+function loadSignIn() {
+  return installed(() => import('@x402/extensions/sign-in-with-x'))
 }
 
 async function installed<T>(load: () => Promise<T>): Promise<T> {

@@ -10,7 +10,7 @@ import { loadSecrets, type Secrets } from '../config/env'
 import { format, type Overrides, parseConfig } from '../config/merchants'
 import type { Log } from '../log'
 import type * as Network from '../protocol/Network'
-import { account } from './accounts'
+import { account, type DemoAccount } from './accounts'
 import { type Chain, mine, startPrepared } from './chains'
 import { MissingExchangeError, openExchange } from './exchange'
 import { baseFees, type ChainFees, robinhoodFees, withFees } from './fees'
@@ -39,6 +39,8 @@ type WorldOptions = {
   baseUrl?: string
   /** Opens a server in place of the file in the data directory. */
   openServer?: ((context: ServerContext, secrets: Secrets) => Promise<Database>) | undefined
+  /** The account that pays refunds, which has stablecoins already; by default none is paid. */
+  refunds?: DemoAccount
   /** Also starts the Uniswap pools, stock tokens and price feeds of `[stock]`: about 60 ms more. */
   exchange?: boolean
 }
@@ -103,8 +105,9 @@ export async function startWorld(options: WorldOptions) {
     const config = configure(options, { ...overrides, rpcUrls })
     const dataDir = mkdtempSync(join(tmpdir(), 'turnpike-demo-'))
     endings.push(() => rmSync(dataDir, { recursive: true, force: true }))
-    const secrets = loadSecrets({ dataDir, env: demoEnvironment })
-    const { now, marketTimeoutMs, openServer } = options
+    const { now, marketTimeoutMs, openServer, refunds } = options
+    const env = { ...demoEnvironment, ...(refunds && { REFUND_KEY: refunds.privateKey }) }
+    const secrets = loadSecrets({ dataDir, env })
     const app = await App.start({
       config,
       secrets,

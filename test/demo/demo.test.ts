@@ -135,7 +135,7 @@ describe('turnpike demo', () => {
     const commands = run.out
       .replaceAll('\\\n', ' ')
       .match(/^ {2}(PAY_KEY=|curl |MPPX_PRIVATE_KEY=.*--protocol x402$).*$/gm)
-    expect(commands).toHaveLength(7)
+    expect(commands).toHaveLength(9)
     const byUse = commands?.find((each) => each.includes('--scheme upto')) ?? ''
     commands?.push(byUse.replace('{"model"', '{"stream":true,"model"'))
     for (const command of commands ?? []) {
@@ -152,19 +152,23 @@ describe('turnpike demo', () => {
       const [answer, code] = await Promise.all([new Response(shell.stdout).text(), shell.exited])
       expect(code).toBe(0)
       if (command.includes('curl')) expect(answer).toStartWith('HTTP/1.1 402 Payment Required')
-      else expect(answer).toMatch(/"temperature_2m"|"choices"|"status":"delivered"/)
+      else
+        expect(answer).toMatch(/"temperature_2m"|"choices"|"status":"delivered"|"pass":|"us_aqi"/)
     }
 
     // An operator reads one line for each sale, also for those by use, whole and as a stream.
     const buyer = String.raw`from 0x7099\u{2026}79C8 in \d+\.\d s$`
     const salesOf = () => run.out.match(/(?<= INFO {2})sold .*\n/g) ?? []
-    await until('every sale is logged', () => salesOf().length >= 6)
+    await until('every sale is logged', () => salesOf().length >= 7)
     const sold = salesOf().map((line) => line.trimEnd())
     expect(sold).toEqual([
       expect.stringMatching(new RegExp(`^sold weather /forecast 0\\.005 USDC ${buyer}`, 'u')),
       expect.stringMatching(new RegExp(`^sold assistant /chat 0\\.008\\d+ USDG ${buyer}`, 'u')),
       expect.stringMatching(new RegExp(`^sold assistant /chat 0\\.000\\d+ USDC ${buyer}`, 'u')),
       expect.stringMatching(/^sold weather \/forecast 0\.005 USDG from 0x90F7\u{2026}b906 in /u),
+      expect.stringMatching(
+        /^sold weather \/air-quality\/pass 1 USDC from 0x7099\u{2026}79C8 in /u,
+      ),
       expect.stringMatching(new RegExp(`^sold weather /forecast 0\\.005 USD[CG] ${buyer}`, 'u')),
       expect.stringMatching(new RegExp(`^sold assistant /chat 0\\.000\\d+ USDC ${buyer}`, 'u')),
     ])
@@ -207,15 +211,21 @@ describe('turnpike demo', () => {
       '3. @x402/fetch with permit2, USDG on eip155:4663',
       '4. @x402/fetch with permit2, a tokenized stock, USDG on eip155:4663',
       '5. @x402/fetch by upto, USDC on eip155:8453',
+      '6. a pass that is bought, used twice and refunded, USDC on eip155:8453',
     ])
-    expect(run.out.match(/settled by {2}0x[0-9a-f]{64}/g)).toHaveLength(5)
+    expect(run.out.match(/settled by {2}0x[0-9a-f]{64}/g)).toHaveLength(6)
     expect(run.out).toMatch(
       /delivered {3}0\.\d{18} NVDA to 0x3C44CdDdB6a900fa2b585dd299e03d12FA4293BC/,
     )
     expect(run.out).toContain('payer   10000.000000 ->  9999.995000 USDC')
     expect(run.out).toContain('payee       0.000000 ->     0.005000 USDC')
     expect(run.out).toContain('relayer     0.000000 ->     0.000000 USDC')
-    const [, byUse = ''] = run.out.split('5. @x402/fetch by upto')
+    const [, byUse = '', pass = ''] = run.out.split(/^[56]\. .*$/m)
+    expect(pass.match(/kind=pass, remaining=(499|498), until="/g)).toHaveLength(2)
+    expect(pass).toMatch(
+      /The refund of 1\.000000 for pay_\w+ is requested\.\n {2}refunded by 0x[0-9a-f]{64}/,
+    )
+    expect(pass).toContain('refunds 10000.000000 ->  9999.000000 USDC')
     const amounts = (pattern: RegExp) =>
       (pattern.exec(byUse) ?? []).slice(1).map((text) => Math.round(Number(text) * 1e6))
     const [ceiling = 0] = amounts(/^ {2}ceiling {5}(0\.\d{6}) USDC$/m)

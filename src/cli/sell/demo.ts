@@ -8,9 +8,15 @@ import { createLog } from '../../log'
 import { CommandError } from '../Command'
 import type { Run } from '../commands'
 import { isCompiled, self, unreadable } from '../words'
-import { buyWithEveryClient, goods, question } from './trials'
+import { buyWithEveryClient, goods, question, refundAccount } from './trials'
 
 const defaultPort = 4020
+/** A route whose buyers come back, in place of that of the samples. */
+const regular = `path = "/air-quality"
+again = "24h"
+trial = { requests = 1, per = "wallet", total_per_day = 500, min_balance_age_blocks = 0 }
+pass = { price = "1.00", period = "24h", requests = 500 }
+`
 /** Ports of the gateway, three chains and the upstreams. */
 const portsUsed = 5
 
@@ -18,7 +24,7 @@ const portsUsed = 5
  * Runs the shipped configuration on local chains until Ctrl-C or SIGTERM. Returns the exit code. In
  * every case it stops everything that it started.
  */
-export async function demo({ once = false, config, env }: Run<'demo'>): Promise<number> {
+export async function demo({ once = false, config, env, now }: Run<'demo'>): Promise<number> {
   // Installed before anything starts: an early Ctrl-C must not leave files behind.
   const interrupted = interruption()
   const logged: string[] = []
@@ -34,6 +40,7 @@ export async function demo({ once = false, config, env }: Run<'demo'>): Promise<
       file: config ?? 'merchants.toml',
       port,
       exchange: true,
+      refunds: refundAccount,
       log: createLog({ pretty: true, ...(write && { write }) }),
       progress: (step) => print(`started ${step}`),
     })
@@ -42,7 +49,7 @@ export async function demo({ once = false, config, env }: Run<'demo'>): Promise<
       await interrupted
       return 0
     }
-    const buying = buyWithEveryClient(world, `http://localhost:${port}`, print)
+    const buying = buyWithEveryClient(world, `http://localhost:${port}`, { print, now })
     const bought = await Promise.race([buying, interrupted])
     if (bought !== true) print(logged.join('\n'))
     return bought === true ? 0 : 1
@@ -66,7 +73,7 @@ function parsePort(text: string | undefined): number {
 
 /** By default the demo sells the samples of the file that ships, wherever it runs. */
 async function readConfiguration(file: string | undefined): Promise<string> {
-  if (file === undefined) return shipped
+  if (file === undefined) return shipped.replace('path = "/air-quality"\n', regular)
   try {
     return await readFile(file, 'utf8')
   } catch (error) {
@@ -143,6 +150,10 @@ function instructions(world: World, port: number): string {
     `  PAY_KEY=${account(3).privateKey} ${self()} pay ${forecast} \\`,
     '    --protocol mpp --network eip155:4663 --transfer permit2 ' +
       `--rpc ${world.chains['eip155:4663']?.url}`,
+    '',
+    'Buy a pass for 500 requests of a day, and use it: the second line costs nothing',
+    `  ${pay} '${base}${goods.pass}' --max 1 --network eip155:8453`,
+    `  ${pay} '${base}${goods.air}' --sign-in-only`,
     '',
     'Buy a tokenized stock for 2 USDG',
     `  ${pay} '${base}${goods.stock}' --method POST --max 2 --network eip155:4663`,

@@ -1,22 +1,30 @@
 import type { Address } from 'viem'
 import type { Config, StockToken } from '../../config/Config'
 import { account, type DemoAccount } from '../../demo/accounts'
-import { buyWithMppx, buyWithX402, type Exchange, type Purchase } from '../../demo/buyers'
-import { balanceOf, type Chain } from '../../demo/chains'
+import {
+  buyWithMppx,
+  buyWithX402,
+  type Exchange,
+  type Purchase,
+  signInWithX402,
+} from '../../demo/buyers'
+import { balanceOf, type Chain, mine } from '../../demo/chains'
 import type { World } from '../../demo/world'
 import * as Route from '../../gateway/Route'
 import { quoteFor } from '../../gateway/upstream/metering'
 import * as Charge from '../../meter/Charge'
 import * as AddressText from '../../protocol/Address'
 import * as Amount from '../../protocol/Amount'
-import type { TransferMethod } from '../../protocol/Asset'
+import type { Asset, TransferMethod } from '../../protocol/Asset'
 import * as Json from '../../protocol/Json'
 import type * as Network from '../../protocol/Network'
 import { isFault } from '../../protocol/Problem'
 import * as Receipt from '../../protocol/Receipt'
+import { requestRefund } from '../../refunds/request'
 import * as ReportedCharge from '../buy/Charge'
 import { settlementOf } from '../buy/outcome'
 import * as Terms from '../buy/Terms'
+import { withLedger } from '../operate/database'
 import { usageOf } from './meter'
 
 /** Requests that cost half a cent, a cent, and what they may use, with every network and both protocols. */
@@ -25,7 +33,15 @@ export const goods = {
   price: '/m/crypto-prices/current/coingecko:ethereum',
   chat: '/m/assistant/chat',
   stock: '/api/stock/buy?symbol=NVDA&usdg=2',
+  air: '/m/weather/air-quality?latitude=52.52&longitude=13.41',
+  pass: '/m/weather/air-quality/pass',
 }
+
+/** How often the state of a refund is read: for 20 seconds. */
+const refundTries = 200
+
+/** Pays the refunds of the demo. It has stablecoins, as the buyers have. */
+export const refundAccount = account(5)
 
 export const question = JSON.stringify({
   model: 'assistant-fast',
@@ -142,13 +158,19 @@ type Report = { print: (text: string) => void; wrong: (fault: string) => void }
 export async function buyWithEveryClient(
   world: World,
   base: string,
-  print: (text: string) => void,
+  { print, now }: { print: (text: string) => void; now: () => number },
 ): Promise<boolean> {
   let good = true
-  for (const [index, trial] of trials.entries()) {
+  const steps = [
+    ...trials.map((trial) => (report: Report, position: number) => {
+      return attempt(report, { world, base, trial, position })
+    }),
+    (report: Report, position: number) => comeBack(report, { world, base, position, now }),
+  ]
+  for (const [index, step] of steps.entries()) {
     const faults: string[] = []
     const wrong = (fault: string) => void faults.push(fault)
-    await attempt({ print, wrong }, { world, base, trial, position: index + 1 })
+    await step({ print, wrong }, index + 1)
     for (const fault of faults) print(`  WRONG: ${fault}`)
     if (faults.length > 0) good = false
   }
@@ -198,15 +220,112 @@ async function attempt(
     })
   await describeReceipt(report, headers, world, chain)
   print('')
-  for (const [at, role] of (['payer', 'payee', 'relayer'] as const).entries()) {
-    const [from = 0n, to = 0n] = [before[at], after[at]]
-    const expected = { payer: -paidAtomic, payee: paidAtomic, relayer: 0n }[role]
+  const moves = { payer: -paidAtomic, payee: paidAtomic, relayer: 0n }
+  describeMoves(report, asset, { before, after, moves })
+  if (token) describeDelivery(report, purchase, token.symbol, (await shares()) - sharesBefore)
+}
+
+/** A pass that is bought, used twice and refunded. */
+async function comeBack(
+  report: Report,
+  {
+    world,
+    base,
+    position,
+    now,
+  }: { world: World; base: string; position: number; now: () => number },
+): Promise<void> {
+  const { print, wrong } = report
+  const { config, chains } = world
+  const sold = routeOf('weather/air-quality/pass')(config)
+  const opened = find(config, 'weather/air-quality', '')
+  const [id, buyer] = ['eip155:8453' as const, account(1)]
+  const network = config.networks.find((each) => each.id === id)
+  const chain = chains[id]
+  const requests = opened?.route.pass?.requests
+  if (sold === undefined || requests === undefined || network === undefined || !chain)
+    return wrong('no route with a pass is configured')
+  const { asset, reorgDepth } = network
+  const holders = [buyer.address, sold.payee, refundAccount.address]
+  const balances = () => Promise.all(holders.map((each) => balanceOf(chain, asset.address, each)))
+  const before = await balances()
+  print(`\n${position}. a pass that is bought, used twice and refunded, ${asset.symbol} on ${id}`)
+  try {
+    const options = { network: id, method: 'eip3009' as const }
+    const bought = await buyWithX402(world, base + goods.pass, buyer, options)
+    describeRequests(report, bought)
+    await describeReceipt(report, bought.response.headers, world, chain)
+    for (const remaining of [requests - 1, requests - 2]) {
+      const used = await signInWithX402(base + goods.air, buyer)
+      describeRequests(report, used)
+      const entitlement = used.response.headers.get('payment-entitlement') ?? ''
+      print(`      Payment-Entitlement: ${entitlement}`)
+      if (!entitlement.startsWith(`kind=pass, remaining=${remaining}`))
+        wrong(`a pass with ${remaining} requests left was not used`)
+    }
+    // A refund waits until no reorganisation can undo the payment.
+    await mine(chain, reorgDepth)
+    await payBack(report, { world, buyer, now })
+    print('')
+    const { priceAtomic } = sold
+    const moves = { payer: 0n, payee: priceAtomic, refunds: -priceAtomic }
+    describeMoves(report, asset, { before, after: await balances(), moves })
+  } catch (error) {
+    wrong(error instanceof Error ? error.message : String(error))
+  }
+}
+
+/** Refunds the newest payment of a buyer, as `turnpike refund` does. */
+function payBack(
+  { print, wrong }: Report,
+  { world, buyer, now }: { world: World; buyer: DemoAccount; now: () => number },
+): Promise<number> {
+  const { dataDir, config } = world
+  return withLedger({ dataDir, now, env: {} }, async ({ admin, payments, refunds }) => {
+    const { lines } = await admin.payments(
+      { payer: buyer.address },
+      { before: undefined, limit: 1, rows: 100 },
+    )
+    const paymentId = lines[0]?.id ?? ''
+    const asking = {
+      ...{ refunds, findPayment: payments.findById, account: refundAccount.address, now: now() },
+      ...{ networks: config.networks, perDayAtomic: config.service.refundPerDayAtomic },
+    }
+    const { ok, text } = await requestRefund(asking, { paymentId })
+    print(`\n  turnpike refund ${paymentId}\n      ${text}`)
+    if (!ok) wrong(text)
+    for (let left = refundTries; ok; left--) {
+      const found = await refunds.find(paymentId)
+      const isOver = found?.state === 'refunded' || found?.state === 'failed' || left === 0
+      if (!isOver) {
+        await Bun.sleep(100)
+        continue
+      }
+      print(`  refunded by ${found?.transaction}`)
+      if (found?.state !== 'refunded') wrong(`the refund is ${found?.state}`)
+      return 0
+    }
+    return 1
+  })
+}
+
+/** What each holder had and has. `moves`: what must have moved, in the order of the balances. */
+function describeMoves(
+  { print, wrong }: Report,
+  { symbol, decimals }: Asset,
+  balances: {
+    before: readonly bigint[]
+    after: readonly bigint[]
+    moves: Readonly<Record<string, bigint>>
+  },
+): void {
+  const decimal = (atomic: bigint) => Amount.toDecimal(atomic, decimals).padStart(12)
+  for (const [at, [role, expected]] of Object.entries(balances.moves).entries()) {
+    const [from = 0n, to = 0n] = [balances.before[at], balances.after[at]]
     if (to - from !== expected)
       wrong(`the ${role}'s balance moved by ${to - from}, not by ${expected}`)
-    const moved = `${decimal(from).padStart(12)} -> ${decimal(to).padStart(12)}`
-    print(`  ${role.padEnd(8)}${moved} ${asset.symbol}`)
+    print(`  ${role.padEnd(8)}${decimal(from)} -> ${decimal(to)} ${symbol}`)
   }
-  if (token) describeDelivery(report, purchase, token.symbol, (await shares()) - sharesBefore)
 }
 
 /** The request, the 402, the paid request and the answer. */
@@ -294,7 +413,8 @@ function describeDelivery(
 }
 
 function credential({ headers }: Exchange): string {
-  const name = headers.has('payment-signature') ? 'PAYMENT-SIGNATURE' : 'Authorization'
+  const names = ['PAYMENT-SIGNATURE', 'SIGN-IN-WITH-X', 'Authorization']
+  const name = names.find((each) => headers.has(each)) ?? ''
   const value = headers.get(name)
   return `${name}: ${value?.slice(0, 40)}... (${value?.length} characters)`
 }
