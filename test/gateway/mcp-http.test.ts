@@ -12,13 +12,26 @@ import {
 import { runs } from '../harness/samples'
 import { type Shop, startShop } from '../harness/shop'
 
+const club = `
+[[merchants]]
+slug = "club"
+upstream = "https://shop.example.com"
+networks = ["eip155:8453"]
+[[merchants.routes]]
+path = "/item"
+price = "0.005"
+again = "24h"
+again_max = 1
+`
+
 let shop: Shop
 beforeAll(async () => {
   shop = await startShop({
     edit: (text) =>
       text
         .replace('unpaid_body_max = "1MiB"', 'unpaid_body_max = "16KiB"')
-        .replace('trust_proxy = 0', 'trust_proxy = 1'),
+        .replace('trust_proxy = 0', 'trust_proxy = 1')
+        .concat(club),
   })
 })
 afterAll(() => shop.stop())
@@ -65,6 +78,15 @@ const call = (name: string, args: Message = {}, meta?: Message, id: unknown = 1)
   method: 'tools/call',
   params: { name, arguments: args, ...(meta === undefined ? {} : { _meta: meta }) },
 })
+
+/** The `_meta` that pays for a call of a tool by x402. */
+async function paymentFor(name: string, index: number): Promise<Message> {
+  const { result } = await send(call(name))
+  const required = result?.structuredContent as unknown as Required
+  const way = { network: 'eip155:8453', method: 'eip3009' } as const
+  const header = await payX402(required, account(index).local(), way)
+  return { 'x402/payment': JSON.parse(atob(header)) }
+}
 
 /** The credential that pays a tool's challenge for the network, in the form of `_meta`. */
 async function credential(name: string, args: Message = {}): Promise<Message> {
@@ -302,17 +324,9 @@ describe('what is bought', () => {
   })
 
   test('a payment that was not delivered is redeemed by the token, once', async () => {
-    const { result: asked } = await send(call('shop-item'))
-    const header = await payX402(
-      asked?.structuredContent as unknown as Required,
-      account(2).local(),
-      {
-        network: 'eip155:8453',
-        method: 'eip3009',
-      },
-    )
+    const payment = await paymentFor('shop-item', 2)
     shop.upstream.script = (_, reply) => reply.send(500)
-    const failed = await send(call('shop-item', {}, { 'x402/payment': JSON.parse(atob(header)) }))
+    const failed = await send(call('shop-item', {}, payment))
     expect(failed.result?.isError).toBe(true)
     const { code, redeem } = (failed.result?.structuredContent ?? {}) as {
       code: string
@@ -326,6 +340,21 @@ describe('what is bought', () => {
     expect(shop.counts().payments).toBe(paid)
     const other = await send(call('shop-other', {}, { 'turnpike/redeem': redeem.token }))
     expect(other.result?.structuredContent).toMatchObject({ code: 'payment-mismatch' })
+  })
+
+  test('a paid call of an answer that may be had again has the token for it, and no call signs in', async () => {
+    const { result: asked } = await send(call('club-item'))
+    expect(asked?.structuredContent.extensions).not.toHaveProperty('sign-in-with-x')
+    expect(asked?.content[1]?.text).toContain('again: the same answer for 24 hours, once.')
+    const bought = await send(call('club-item', {}, await paymentFor('club-item', 4)))
+    const { 'turnpike/redeem': token } = bought.result?._meta ?? {}
+    const paid = shop.counts().payments
+    const again = await send(call('club-item', {}, { 'turnpike/redeem': token }))
+    expect(again.result?.content[0]?.text).toBe('{"ok":true}')
+    expect(again.result?._meta['x402/payment-response']).toMatchObject({ success: true })
+    const third = await send(call('club-item', {}, { 'turnpike/redeem': token }))
+    expect(third.result?.structuredContent).toMatchObject({ status: 410 })
+    expect(shop.counts().payments).toBe(paid)
   })
 
   test('a challenge of HTTP pays for the same tool, and for no other', async () => {
