@@ -12,6 +12,7 @@ const openers = [
   ...[
     'ownJobs',
     'ownReorg',
+    'ownRefunds',
     'scripted',
     'slowLedger',
     'startSponsoring',
