@@ -59,7 +59,7 @@ type Context = RefundsOptions & {
   held: Map<string, Held>
   /** Payments whose job has changed, and how often their logs were looked for in vain. */
   changed: Map<string, number>
-  isStopping: () => boolean
+  signal: AbortSignal
 }
 
 /** What one look has read, which all refunds of a network share. */
@@ -95,40 +95,17 @@ export function createRefunds(options: RefundsOptions) {
   const { refunds, settlement, key, networks, meter, now, log } = options
   const { lookMs = 1_000, sweepMs = 60_000 } = options
   const account = key && Crypto.addressOf(key)
-  const state = { isStopping: false, isStarted: false, isDue: false }
   const held = new Map<string, Held>()
   const changed: Context['changed'] = new Map()
-  const own = { spans: new Map(), held, changed, isStopping: () => state.isStopping }
+  const end = new AbortController()
+  const own = { spans: new Map(), held, changed, signal: end.signal }
   const context: Context | undefined = key && account && { ...options, ...own, key, account }
-  const sweep = context && createSweep(context)
-  const timers: ReturnType<typeof setInterval>[] = []
-  const running = new Set<Promise<void>>()
-  let isLooking = false
-
   const fault = (error: unknown) => {
-    if (!state.isStopping) log('refund-fault', { error })
+    if (!end.signal.aborted) log('refund-fault', { error })
   }
-  const track = (work: Promise<void>) => {
-    const run = work.catch(fault).finally(() => running.delete(run))
-    running.add(run)
-    return run
-  }
-  const lookWhileDue = async () => {
-    while (context && state.isDue && !state.isStopping) {
-      state.isDue = false
-      await look(context)
-    }
-  }
-  /** One look at a time. */
-  const wake = () => {
-    if (!state.isStarted || state.isStopping) return
-    state.isDue = true
-    if (isLooking) return
-    isLooking = true
-    void track(lookWhileDue()).finally(() => {
-      isLooking = false
-    })
-  }
+  const looks = createLoop(async () => context && look(context).catch(fault), lookMs)
+  const sweep = context && createSweep(context)
+  const sweeps = createLoop(async () => sweep?.().then(looks.wake, fault), sweepMs)
   const gauge = meter.gauge('refunds_open', 'Refunds of money that are not made.', ['state'])
   meter.onRender(async () => {
     const open = await refunds.open()
@@ -139,7 +116,7 @@ export function createRefunds(options: RefundsOptions) {
     const paymentId = paymentOf(id)
     if (paymentId === undefined || context === undefined) return
     changed.set(paymentId, 0)
-    wake()
+    looks.wake()
   })
   return {
     /** Pays refunds; undefined without REFUND_KEY. */
@@ -154,34 +131,61 @@ export function createRefunds(options: RefundsOptions) {
       const findPayment = settlement.findById
       const terms = { refunds, findPayment, account, networks, perDayAtomic, now: now() }
       const done = await requestRefund(terms, asked)
-      wake()
+      looks.wake()
       return done
     },
     /** Lets another attempt be sent in place of one that has failed. */
     async retry(paymentId: string): Promise<boolean> {
       const isRetried = await refunds.retry(paymentId)
       held.delete(paymentId)
-      wake()
+      looks.wake()
       return isRetried
     },
     /** Why a refund is not sent now, as far as this process knows. */
     waitOf: (paymentId: string): Wait | undefined => held.get(paymentId)?.wait,
     /** What waits for an operator. */
     stuck: (): readonly StuckRefunds[] => stuckOf([...held.values()]),
-    /** Continues what an earlier process left, and from now on looks for requests and for undelivered payments. */
+    /** Continues what an earlier process left, and from now on looks for what is to be refunded. */
     start(): void {
-      if (context === undefined || state.isStopping) return
-      state.isStarted = true
-      const sweepNow = () => void track(sweep?.().then(wake) ?? Promise.resolve())
-      timers.push(setInterval(wake, lookMs), setInterval(sweepNow, sweepMs))
-      void track(recheck(context).then(wake))
-      sweepNow()
+      if (context === undefined) return
+      void recheck(context).catch(fault).then(looks.start)
+      sweeps.start()
     },
     /** Starts nothing new; resolves when nothing is in progress. */
     async stop(): Promise<void> {
-      state.isStopping = true
-      for (const timer of timers) clearInterval(timer)
-      await Promise.all(running)
+      end.abort()
+      await Promise.all([looks.stop(), sweeps.stop()])
+    },
+  }
+}
+
+/** Runs work at intervals and when it is woken, once at a time. It must not reject. */
+function createLoop(work: () => Promise<unknown>, ms: number) {
+  let timer: ReturnType<typeof setInterval> | undefined
+  let running: Promise<void> | undefined
+  let isDue = false
+  let isOver = false
+  const run = async () => {
+    while (isDue && !isOver) {
+      isDue = false
+      await work()
+    }
+    running = undefined
+  }
+  const wake = () => {
+    isDue = true
+    if (timer !== undefined && !isOver) running ??= run()
+  }
+  return {
+    wake,
+    start(): void {
+      if (!isOver) timer ??= setInterval(wake, ms)
+      wake()
+    },
+    async stop(): Promise<void> {
+      isOver = true
+      clearInterval(timer)
+      await running
     },
   }
 }
@@ -232,7 +236,7 @@ async function look(context: Context): Promise<void> {
     if (network) add(found, network, amountAtomic)
   }
   for (const refund of open) {
-    if (context.isStopping()) return
+    if (context.signal.aborted) return
     if (refund.state === 'requested') await take(context, found, refund, send)
     if (refund.state === 'failed') await take(context, found, refund, examine)
   }
@@ -441,7 +445,7 @@ function createSweep(context: Context): () => Promise<void> {
   const { refunds, merchants, now } = context
   let afterId = idAt(now() - lookBackMs)
   return async () => {
-    while (merchants().length > 0 && !context.isStopping()) {
+    while (merchants().length > 0 && !context.signal.aborted) {
       const page = { merchants: merchants(), afterId, now: now(), limit: pageRows }
       const { ids, lastId } = await refunds.undelivered(page)
       for (const id of ids) {
