@@ -1,8 +1,10 @@
-import type { Merchant } from '../config/Config'
+import { readFileSync } from 'node:fs'
+import type { Config, Merchant } from '../config/Config'
 import { codeOf } from '../config/env'
 import { index, lineOf } from '../config/lines'
-import { format } from '../config/merchants'
+import { format, parseConfig } from '../config/merchants'
 import type { Warning } from '../config/warnings'
+import { CommandError, type Context } from './Command'
 
 /** Why a configuration cannot be read, and what to do. */
 export function unreadable(file: string, error: unknown): string {
@@ -12,6 +14,19 @@ export function unreadable(file: string, error: unknown): string {
   return `there is no ${file}.
   turnpike ${init}  asks five questions and writes it
   turnpike demo  runs samples on local chains, without a file and without keys`
+}
+
+/** Throws CommandError with every fault of the file. */
+export function configurationOf({ file, env }: Pick<Context, 'file' | 'env'>): Config {
+  let text: string
+  try {
+    text = readFileSync(file, 'utf8')
+  } catch (error) {
+    throw new CommandError(unreadable(file, error))
+  }
+  const { config, faults } = parseConfig(text, { file, env })
+  if (config === undefined) throw new CommandError(faults.map(format).join('\nturnpike: '))
+  return config
 }
 
 /** Warnings as they are printed. Unlike faults, they do not change the exit code. */

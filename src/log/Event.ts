@@ -115,7 +115,7 @@ export const events = {
   'admin-signed-out': info('An operator signed out at `/admin`; `everywhere`: all sessions ended.'),
   'admin-action': info(
     'An operator did `action` at `/admin`: `pause`, `resume`, `retry`, `test` (a webhook), `resend`, ' +
-      '`reload`, `backup`, `refund` or `refund-retry`. `ok` and `result` say how it ended.',
+      '`reload`, `backup` or `refund`. `ok` and `result` say how it ended.',
   ),
   'sales-paused': warn(
     'The start found a merchant or a network whose sales an operator has paused.',

@@ -24,7 +24,7 @@ import {
 import type { Settlement } from '../settlement/settlement'
 import type { Meter } from '../settlement/state/metrics'
 import { nonceOf, type Wait, waits } from './Refund'
-import { refundable, requestRefund } from './request'
+import { refundable, requestRefund, retryRefund } from './request'
 
 export type RefundsOptions = {
   refunds: RefundLedger
@@ -135,11 +135,10 @@ export function createRefunds(options: RefundsOptions) {
       return done
     },
     /** Lets another attempt be sent in place of one that has failed. */
-    async retry(paymentId: string): Promise<boolean> {
-      const isRetried = await refunds.retry(paymentId)
-      held.delete(paymentId)
+    async retry(paymentId: string) {
+      const done = await retryRefund(refunds, paymentId)
       looks.wake()
-      return isRetried
+      return done
     },
     /** Why a refund is not sent now, as far as this process knows. */
     waitOf: (paymentId: string): Wait | undefined => held.get(paymentId)?.wait,

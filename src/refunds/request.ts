@@ -78,6 +78,18 @@ export async function requestRefund(
   }
 }
 
+/** Lets another attempt be sent in place of one that has failed. */
+export async function retryRefund(refunds: RefundLedger, paymentId: string): Promise<Done> {
+  if (await refunds.retry(paymentId))
+    return { ok: true, text: `Another attempt to refund ${paymentId} is requested.` }
+  const { state } = (await refunds.find(paymentId)) ?? {}
+  const text =
+    state === undefined
+      ? `${paymentId} has no refund.`
+      : `The refund of ${paymentId} is ${state}: only one that has failed is sent again.`
+  return { ok: false, text }
+}
+
 /** Zero for a text that is no amount. */
 function atomicOf(text: string): bigint {
   try {

@@ -43,7 +43,7 @@ describe.concurrent('a refund', () => {
     const sent = await own.net.chain.rpc('eth_getTransactionCount', [refunder.address, 'latest'])
     expect(sent).toBe('0x0')
     expect(await own.request(id)).toBe('exists')
-    expect(await first?.retry(id)).toBe(false)
+    expect((await first?.retry(id))?.ok).toBe(false)
     expect(await own.held(1)).toBe(before)
   })
 
@@ -120,10 +120,10 @@ describe.concurrent('a refund', () => {
     expect(own.events.filter(({ event }) => event === 'refund-failed')).toHaveLength(1)
     expect(own.jobs()).toMatchObject([{ id: `repay:${id}:1`, state: 'failed' }])
     expect(await own.held(6)).toBe(1_000_000n)
-    expect(await refunds.retry(id)).toBe(true)
+    expect((await refunds.retry(id)).ok).toBe(true)
     await own.untilState(id, 'refunded')
     expect(await own.held(6)).toBe(1_000_000n - 5_000n)
-    expect(await refunds.retry(id)).toBe(false)
+    expect((await refunds.retry(id)).ok).toBe(false)
   })
 
   for (const manners of ['usdc', 'usdg'] as const) {

@@ -1,11 +1,8 @@
-import { readFileSync } from 'node:fs'
-import type { Config } from '../../config/Config'
-import { format, parseConfig } from '../../config/merchants'
 import { type PlaceOptions, placeOf } from '../../webhooks/places'
 import { createPost, type PostAnswer } from '../../webhooks/post'
 import { CommandError } from '../Command'
 import type { Run } from '../commands'
-import { unreadable } from '../words'
+import { configurationOf } from '../words'
 
 /**
  * Sends a test alert to every place of the file, once, and prints what became of each. Returns the
@@ -32,19 +29,6 @@ export async function alerts(
   const results = await Promise.all(sent)
   for (const { line } of results) out(line)
   return results.every(({ isSent }) => isSent) ? 0 : 1
-}
-
-/** Throws CommandError with every fault of the file. */
-function configurationOf({ file, env }: Run<'alerts'>): Config {
-  let text: string
-  try {
-    text = readFileSync(file, 'utf8')
-  } catch (error) {
-    throw new CommandError(unreadable(file, error))
-  }
-  const { config, faults } = parseConfig(text, { file, env })
-  if (config === undefined) throw new CommandError(faults.map(format).join('\nturnpike: '))
-  return config
 }
 
 function faultOf(answer: PostAnswer): string | undefined {

@@ -1,15 +1,13 @@
-import { readFileSync } from 'node:fs'
 import type { Ledger } from '../../../db/Ledger'
 import type { Refund } from '../../../db/Refund'
 import { findRefundKey } from '../../config/env'
-import { format, parseConfig } from '../../config/merchants'
 import * as Amount from '../../protocol/Amount'
 import * as Crypto from '../../protocol/Crypto'
 import * as Refunds from '../../refunds/Refund'
-import { requestRefund } from '../../refunds/request'
+import { requestRefund, retryRefund } from '../../refunds/request'
 import { CommandError } from '../Command'
 import type { Run } from '../commands'
-import { unreadable } from '../words'
+import { configurationOf } from '../words'
 import { withLedger } from './database'
 
 type Options = Run<'refund'>
@@ -31,31 +29,22 @@ export function refund(options: Options, waitMs = 10_000): Promise<number> {
     if (id === 'list') return list(ledger, options)
     if (!/^pay_[0-9a-f]{1,40}$/.test(id))
       throw new CommandError(`${JSON.stringify(id)} is not the id of a payment, such as pay_01a4`)
-    const text = retry ? await again(ledger, id) : await request(ledger, options)
-    if (!options.json) options.out(text)
+    const done = retry ? await retryRefund(ledger.refunds, id) : await request(ledger, options)
+    if (!done.ok) throw new CommandError(done.text)
+    if (!options.json) options.out(done.text)
     return show(ledger, options, waitMs)
   })
 }
 
-async function again({ refunds }: Ledger, id: string): Promise<string> {
-  if (await refunds.retry(id)) return `Another attempt to refund ${id} is requested.`
-  const known = await refunds.find(id)
-  throw new CommandError(
-    known === undefined
-      ? `${id} has no refund`
-      : `the refund of ${id} is ${known.state}: only one that has failed is sent again`,
-  )
-}
-
-async function request({ refunds, payments }: Ledger, options: Options): Promise<string> {
+function request({ refunds, payments }: Ledger, options: Options) {
   const { env, operand: paymentId, amount, note } = options
   const key = findRefundKey(env)
   if (key === undefined)
     throw new CommandError(
       'REFUND_KEY is not set: run this with the environment of the service, or use its page /admin',
     )
-  const { networks, service } = configOf(options)
-  const done = await requestRefund(
+  const { networks, service } = configurationOf(options)
+  return requestRefund(
     {
       ...{ refunds, networks, findPayment: payments.findById, now: options.now() },
       account: Crypto.addressOf(key),
@@ -63,20 +52,6 @@ async function request({ refunds, payments }: Ledger, options: Options): Promise
     },
     { paymentId, amount, note },
   )
-  if (!done.ok) throw new CommandError(done.text)
-  return done.text
-}
-
-function configOf({ file, env }: Options) {
-  let text: string
-  try {
-    text = readFileSync(file, 'utf8')
-  } catch (error) {
-    throw new CommandError(unreadable(file, error))
-  }
-  const { config, faults } = parseConfig(text, { file, env })
-  if (config === undefined) throw new CommandError(faults.map(format).join('\n'))
-  return config
 }
 
 /** Shows the refund when a running service has made it, or when the time is over. */

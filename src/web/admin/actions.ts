@@ -1,7 +1,7 @@
 import { Type } from '@sinclair/typebox'
 import { type Html, html } from '../html'
 import type { AdminReader } from './layout'
-import { refundAction, retryAction } from './refunds'
+import { refundAction } from './refunds'
 import type { Action, AdminContext } from './sources'
 
 /** The form of `POST /admin/actions/{action}`. */
@@ -27,7 +27,6 @@ export const actionNames = [
   'reload',
   'backup',
   'refund',
-  'refund-retry',
 ] as const
 export type ActionName = (typeof actionNames)[number]
 
@@ -102,8 +101,6 @@ export async function actionOf(
       )
     case 'refund':
       return refundAction(context, subject)
-    case 'refund-retry':
-      return retryAction(context, subject)
     default:
       return undefined
   }

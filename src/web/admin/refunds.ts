@@ -89,10 +89,10 @@ ${facts([
   ['Attempts', refund.attempts],
   ['Transaction', refund.transaction && html`<code class="hash">${refund.transaction}</code>`],
 ])}
-${refund.state === 'failed' && html`<p><a class="button second" href="/admin/actions/refund-retry?subject=${id}">Send it again</a></p>`}`
+${refund.state === 'failed' && html`<p><a class="button second" href="/admin/actions/refund?subject=${id}">Send it again</a></p>`}`
 }
 
-/** Sends the money of a payment back. Undefined where that is not possible. */
+/** Sends the money of a payment back, or again where that failed. Undefined where it is not possible. */
 export async function refundAction(
   context: AdminContext,
   subject: string,
@@ -103,33 +103,24 @@ export async function refundAction(
   const { transfer } = payment
   const names = await readNames(context)
   const whole = Amount.toDecimal(transfer.amountAtomic, Refunds.decimals)
+  const place = { subject, back: `/admin/payments/${subject}` }
+  if ((await refunds.find(subject))?.state === 'failed')
+    return {
+      ...place,
+      title: 'Send a refund again',
+      effect:
+        'Another attempt is sent. The token takes only one of all attempts, so the money cannot go out twice.',
+      button: 'Send it again',
+      run: () => actions.retryRefund(subject),
+    }
   return {
+    ...place,
     title: 'Send the money of a payment back',
     effect: html`The account of <code>REFUND_KEY</code> sends the amount on ${names.network(transfer.network)} to the payer <code class="hash">${transfer.payer}</code>, who paid ${names.amount(transfer.amountAtomic, transfer)}. This cannot be undone, and happens once for a payment. What was not delivered can no longer be fetched.`,
     fields: html`<label>Amount <input name="amount" value="${whole}" inputmode="decimal" required maxlength="40" autocomplete="off"></label>
 <label>Note for yourself <input name="note" maxlength="200" autocomplete="off"></label>`,
     button: 'Send it back',
-    subject,
-    back: `/admin/payments/${subject}`,
     run: ({ amount = '', note }) =>
       actions.refund({ paymentId: subject, amount, note: note || undefined }),
-  }
-}
-
-/** Sends a refund again that has failed. Undefined where none has. */
-export async function retryAction(
-  { refunds, actions }: AdminContext,
-  subject: string,
-): Promise<Action | undefined> {
-  const refund = await refunds.find(subject)
-  if (refund?.state !== 'failed') return undefined
-  return {
-    title: 'Send a refund again',
-    effect:
-      'Another attempt is sent. The token takes only one of all attempts, so the money cannot go out twice.',
-    button: 'Send it again',
-    subject,
-    back: `/admin/payments/${subject}`,
-    run: () => actions.retryRefund(subject),
   }
 }
