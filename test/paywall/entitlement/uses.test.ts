@@ -302,7 +302,8 @@ describe('a use is given back', () => {
   test('the last use at once is one answer', async () => {
     const headers = await Promise.all([1, 2, 3].map(() => signed(wallet, path)))
     const answers = await Promise.all(headers.map((each) => send(path, each)))
-    expect(answers.filter(({ status }) => status === 200)).toHaveLength(1)
+    // One that looks later may have a trial.
+    expect(answers.filter((each) => given(each).kind === 'pass')).toHaveLength(1)
     expect(usesOf('pass')).toMatchObject({ uses: 2 })
   })
 })
