@@ -127,8 +127,8 @@ export type Delivery = {
   end: () => Promise<void>
   /** Ends a delivery whose maker failed. Throws its problem. */
   refuse: (undelivered: Undelivered) => Promise<never>
-  /** Stores a whole answer; undefined when nothing is to be stored. */
-  keep: (made: Made) => Keep
+  /** Stores a whole answer, and resolves with whether it did. Undefined: nothing is to be stored. */
+  keep?: ((made: Made) => (body: Uint8Array) => Promise<boolean>) | undefined
   /** A whole answer, for the buyer that gets nothing of it. */
   lost?: Answer
   /** Called when the delivery state is final. */
@@ -236,7 +236,8 @@ async function begin(
   return { ...started, redeemUntil: redeeming.untilOf(started) }
 }
 
-function whyOver(payment: Payment, now: number): string | undefined {
+/** Why a payment gets no further attempt; undefined: it may have one. */
+export function whyOver(payment: Payment, now: number): string | undefined {
   const { delivery, state, redeemUntil } = payment
   if (delivery === 'delivered' || state !== 'confirmed') return 'This payment has been delivered.'
   if (isExhausted(payment)) return 'All attempts have been used.'
@@ -251,10 +252,10 @@ function ofPayment(context: Context, paid: Paid): Omit<Delivery, 'release'> {
     request,
     attempt: payment,
     headers: () => headingsOf(context, payment, { protocol, search, usage, isAgain }),
-    record: (status, decide) => write(context, paid, status, decide),
+    record: recordOf(context, paid),
     end: () => endUndelivered(context, payment, undefined),
     refuse: (undelivered) => refuse(context, paid, undelivered),
-    keep: (made) => keeper(context, paid, made),
+    keep: payment.purpose.idempotencyKey === undefined ? undefined : keeper(context, paid),
   }
 }
 
@@ -313,7 +314,7 @@ async function deliver(context: Context, delivery: Delivery): Promise<Response> 
 async function hand(context: Context, delivery: Delivery, made: Made): Promise<Response> {
   const { request, attempt } = delivery
   const { status, headers, body, onEnd } = made
-  const keep = delivery.keep(made)
+  const keep = delivery.keep?.(made)
   const storeRemainder: StoreRemainder = (reader, kept) =>
     context.remainders.store(attempt.transfer.payer, reader, kept)
   if (request.envelope !== undefined) {
@@ -407,28 +408,25 @@ function record(
   return recorded
 }
 
-async function write(
-  context: Context,
-  { request, payment }: Paid,
-  status: number,
-  decide: () => Reach,
-): Promise<Reach> {
+function recordOf(context: Context, { request, payment }: Paid): Delivery['record'] {
   const { settlement, redeeming, log } = context
-  const fields = { requestId: request.requestId, payment: payment.id, status }
-  let outcome = decide()
-  try {
-    await settlement.endDelivery(payment.id, () => {
-      outcome = decide()
-      if (outcome === 'nothing') return redeeming.undelivered(payment, status)
-      return { delivered: true, upstreamStatus: status, truncated: outcome === 'truncated' }
-    })
-    log('payment-delivery', { ...fields, outcome }, () => saleOf(payment, outcome, context))
-  } catch (error) {
-    // No caller waits for this result. The buyer has the answer, and could at worst get it
-    // again.
-    log('payment-delivery-unrecorded', { ...fields, error })
+  return async (status, decide) => {
+    const fields = { requestId: request.requestId, payment: payment.id, status }
+    let outcome = decide()
+    try {
+      await settlement.endDelivery(payment.id, () => {
+        outcome = decide()
+        if (outcome === 'nothing') return redeeming.undelivered(payment, status)
+        return { delivered: true, upstreamStatus: status, truncated: outcome === 'truncated' }
+      })
+      log('payment-delivery', { ...fields, outcome }, () => saleOf(payment, outcome, context))
+    } catch (error) {
+      // No caller waits for this result. The buyer has the answer, and could at worst get it
+      // again.
+      log('payment-delivery-unrecorded', { ...fields, error })
+    }
+    return outcome
   }
-  return outcome
 }
 
 /**
@@ -482,17 +480,16 @@ async function refuse(
 }
 
 /** Stores the answer under the buyer's key, without a receipt, because a replay adds its own. */
-function keeper(context: Context, { request, payment }: Paid, { status, headers }: Made): Keep {
-  if (payment.purpose.idempotencyKey === undefined) return undefined
-  const own = new Headers(headers)
-  return (body) => {
-    const answer = { status, headers: own, body }
-    // Its room was reserved before the payment.
-    return keepAnswer(context, request, payment, { answer, isReserved: true })
+function keeper(context: Context, { request, payment }: Paid): Delivery['keep'] {
+  return ({ status, headers }) => {
+    const own = new Headers(headers)
+    return (body) => {
+      const answer = { status, headers: own, body }
+      // Its room was reserved before the payment.
+      return keepAnswer(context, request, payment, { answer, isReserved: true })
+    }
   }
 }
-
-type Keep = ((body: Uint8Array) => Promise<boolean>) | undefined
 
 /**
  * Stores an answer, where there is room. A fault costs the replay, not the answer. False: it is not

@@ -6,10 +6,17 @@ import * as Problem from '../../protocol/Problem'
 import { dayMs } from '../../protocol/Time'
 import type { Settlement } from '../../settlement/settlement'
 import type { Meter } from '../../settlement/state/metrics'
-import { answeredBy, type Deliveries, type Delivery, replayed, short } from '../answer/delivery'
+import {
+  answeredBy,
+  type Deliveries,
+  type Delivery,
+  replayed,
+  short,
+  whyOver,
+} from '../answer/delivery'
 import type { Answers } from '../answer/store'
 import type { Reach } from '../answer/stream'
-import { attemptsMax, gone, isExhausted, left } from '../answer/undelivered'
+import { attemptsMax, gone, left } from '../answer/undelivered'
 import { createClaim, type RequestClaim } from '../checkout'
 import * as Denial from '../Denial'
 import type { GatewaySale } from '../GatewaySale'
@@ -130,8 +137,7 @@ function isOpen({ kind, uses, usesMax, payment }: Entitlement): boolean {
 
 /** Whether a payment can still be redeemed. */
 function isOwed({ kind, payment }: Entitlement, at: number): boolean {
-  if (kind !== 'again' || payment === undefined || isDelivered(payment)) return false
-  return !isExhausted(payment) && (payment.redeemUntil ?? at) >= at
+  return kind === 'again' && payment !== undefined && whyOver(payment, at) === undefined
 }
 
 function openOf({ id, uses, usesMax, ...own }: Entitlement): Open {
@@ -283,7 +289,6 @@ function deliveryOf(
       const members = { reason: 'delivery_failed', ...status }
       throw Problem.of(code, `${detail} ${next}`, { members })
     },
-    keep: () => undefined,
     release,
   }
 }
