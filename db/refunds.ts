@@ -57,10 +57,13 @@ export function createRefundReads(selects: Selects) {
     `SELECT id, CASE WHEN redeem_until IS NULL AND ${isDue} THEN 1 ELSE 0 END AS "isDue"
      FROM payments WHERE id > $afterId AND id < $toId ORDER BY id LIMIT $limit`,
   )
-  const ended = select<{ id: string }>(
-    `SELECT id FROM payments WHERE redeem_until > $from AND redeem_until <= $now AND ${isDue}
+  const ended = select<{ id: string; at: number }>(
+    `SELECT id, redeem_until AS at FROM payments
+     WHERE redeem_until >= $from AND redeem_until <= $now AND ${isDue}
      ORDER BY redeem_until LIMIT $limit`,
   )
+  /** From where the next read continues, so that those that cannot be refunded do not hide the others. */
+  let endedFrom = 0
   const find = async (id: string) => (await byId({ id }))[0]
   return {
     find,
@@ -77,7 +80,9 @@ export function createRefundReads(selects: Selects) {
       const ids = rows.filter((row) => row.isDue === 1).map(({ id }) => id)
       const lastId = rows.at(-1)?.id ?? afterId
       if (rows.length === limit) return { ids, lastId }
-      const others = await ended({ from: now - Refund.lookBackMs, now, merchants, limit })
+      const from = Math.max(endedFrom, now - Refund.lookBackMs)
+      const others = await ended({ from, now, merchants, limit })
+      endedFrom = others.length < limit ? 0 : (others.at(-1)?.at ?? 0)
       return { ids: [...ids, ...others.map(({ id }) => id)], lastId }
     },
   }

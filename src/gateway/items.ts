@@ -1,5 +1,5 @@
 import type { Config, Merchant, Method, NetworkConfig, Route } from '../config/Config'
-import { trialNeeds } from '../paywall/entitlement/Entitlements'
+import { isGiven, passAt, trialNeeds } from '../paywall/entitlement/Entitlements'
 import type { Item, RetiredOffer } from '../paywall/offer/Item'
 import type { RetiredOffers } from '../paywall/offer/retired-offers'
 import { mayBeByUse } from '../paywall/usage/ByUse'
@@ -85,18 +85,19 @@ function itemsOf(
 
 /** A sign-in is for these terms alone, so that none from before a reload has an answer at others. */
 function signInTermsOf({ priceAtomic, again, trial, pass }: Route): string | undefined {
-  if (again === undefined && trial === undefined && pass === undefined) return undefined
+  if (!isGiven({ again, trial, pass })) return undefined
   const terms = [priceAtomic, again, trial, pass]
   return JSON.stringify(terms, (_, part) => (typeof part === 'bigint' ? String(part) : part))
 }
 
 /** What buyers of an item may have without a further payment. */
 function entitlementsOf(
-  { routes }: Merchant,
-  { again, trial, passOf }: Route,
+  merchant: Merchant,
+  route: Route,
   networks: readonly NetworkConfig[],
 ): Pick<Item, 'again' | 'trial' | 'opens'> {
-  const pass = routes.find(({ path }) => path === passOf)?.pass
+  const { again, trial } = route
+  const sold = passAt(merchant, route)
   return {
     ...(again && { again }),
     ...(trial && {
@@ -105,7 +106,9 @@ function entitlementsOf(
         floors: networks.map((each) => ({ network: each.id, ...trialNeeds(trial, each) })),
       },
     }),
-    ...(pass && passOf !== undefined && { opens: { route: passOf, ...pass } }),
+    ...(sold && {
+      opens: { route: sold.opens.path, requests: sold.requests, periodMs: sold.periodMs },
+    }),
   }
 }
 

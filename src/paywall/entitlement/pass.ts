@@ -1,10 +1,7 @@
 import type { Payment } from '../../../db/Payment'
-import * as Time from '../../protocol/Time'
+import * as Pass from '../../protocol/Pass'
 import type { Made } from '../answer/delivery'
 import type { Item } from '../offer/Item'
-
-const next =
-  "Send the request without payment; sign the 402's sign-in-with-x extension and send it as SIGN-IN-WITH-X."
 
 /** The answer to the payment of a pass. `now`: unix ms. */
 export function passOf(
@@ -13,13 +10,8 @@ export function passOf(
   now: number,
   { confirmedAt = now }: Payment,
 ): Made {
-  const pass = {
-    route,
-    url: resource.url.slice(0, -'/pass'.length),
-    requests,
-    period: Time.toIso(periodMs),
-    until: new Date(confirmedAt + periodMs).toISOString(),
-  }
+  const url = resource.url.slice(0, -'/pass'.length)
+  const answer = Pass.toJson({ route, url, requests, periodMs }, confirmedAt + periodMs)
   return {
     delivered: true,
     status: 200,
@@ -28,6 +20,6 @@ export function passOf(
       'cache-control': 'private, no-store',
       'x-content-type-options': 'nosniff',
     }),
-    body: new TextEncoder().encode(JSON.stringify({ pass, next })),
+    body: new TextEncoder().encode(JSON.stringify(answer)),
   }
 }

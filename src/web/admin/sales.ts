@@ -14,6 +14,7 @@ export async function salesPage(context: AdminContext, params: URLSearchParams):
   const now = context.now()
   const chosen = readRange(params, Books.groupings, now)
   const { range, by, fault } = chosen
+  await context.flushRequests()
   const report = fault === undefined ? await context.ranges.sales(range, by) : undefined
   return html`<h1>Sales</h1>
 ${rangeForm('/admin/sales', chosen, Books.groupings, now)}

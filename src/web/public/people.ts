@@ -72,7 +72,7 @@ function paywallPage(
       signsIn: route !== undefined && Entitlements.isGiven(route),
     },
   )
-  const faults = faultsOf(problem, merchant && formOf(merchant, request))
+  const faults = faultsOf(problem, merchant && formOf(merchant, request, route))
   // A request that would be refused is not sold, but the answer of a kept payment can be fetched.
   return html`<div class="paywall${faults !== false && ' faulty'}">
 <div class="head">
@@ -109,11 +109,13 @@ function routeAt({ slug, routes }: Merchant, { url }: Request): Route | undefine
 }
 
 /** Where the values of a request can be entered. */
-function formOf(merchant: Merchant, request: Request): string | undefined {
-  const { url } = request
-  const path = splitUrl(url)[0].slice(`/m/${merchant.slug}`.length)
-  const route = routeAt(merchant, request)
+function formOf(
+  merchant: Merchant,
+  { url }: Request,
+  route: Route | undefined,
+): string | undefined {
   if (route === undefined) return undefined
+  const path = splitUrl(url)[0].slice(`/m/${merchant.slug}`.length)
   const values = new URLSearchParams({ route: route.path })
   // The form shows the values of the query. Values in the path are not read, so it shows examples.
   if (path === route.path)
