@@ -29,7 +29,7 @@ export const onBoth: readonly string[] = [
   ...['settlement-products', 'settlement-recovery', 'settlement-reorg', 'settlement-shared-code'],
   ...['settlement-signers', 'settlement-waiting'],
   ...['sponsor-ledger', 'sponsor-topup', 'stock-buy', 'stock-crash', 'stock-edges', 'stock-once'],
-  ...['upto-crash', 'upto-failures', 'upto-ledger', 'upto-losses'],
+  ...['upto-crash', 'upto-failures', 'upto-ledger', 'upto-losses', 'uses'],
 ]
 
 /**
@@ -50,7 +50,7 @@ export const onBothByAll: readonly string[] = [
   ...['settlement-wallets', 'sponsor', 'sponsor-approval', 'sponsor-interop', 'sponsor-pay'],
   ...['sponsor-rules', 'sponsor-wallets', 'stock-change', 'stock-faults', 'stock-sponsor'],
   ...['upto-attackers', 'upto-attacks', 'upto-calls', 'upto-documents', 'upto-gateway', 'upto-mcp'],
-  ...['upto-overlap', 'upto-relayers', 'upto-stream'],
+  ...['upto-overlap', 'upto-relayers', 'upto-stream', 'sign-in'],
 ]
 
 /** Files that run on one ledger only, each with its reason. */
@@ -94,7 +94,7 @@ export const onOne: readonly { why: string; files: readonly string[] }[] = [
       ...['api-document', 'assistant', 'catalogue', 'check-online', 'dashboards'],
       ...['discovery-validators', 'documents-run', 'market', 'mcp', 'mcp-http', 'mcp-wallet'],
       ...['mcp-wallet-failures', 'nginx', 'pages', 'pages-browser', 'pages-merchant', 'pay'],
-      ...['pricing-page', 'wallet-attacks', 'wallet-browser'],
+      ...['pricing-page', 'sign-in-clients', 'wallet-attacks', 'wallet-browser'],
     ],
   },
   {
