@@ -99,6 +99,8 @@ name = "local"
 rpc_urls = ${JSON.stringify(options.rpcUrlsOf(site))}
 reorg_depth = 16
 fee_cap_gwei = "100"
+# A refund by itself waits while its gas costs more than its amount.
+eth_price_usd = 0.01
 replace_after_seconds = ${options.replaceAfterSeconds}
 gas_per_day_wei = { gateway = ${plenty}, facilitator = ${options.facilitator ? plenty : '"1"'}, desk = "1", sponsor = "1" }
 [networks."${id}".asset]
