@@ -110,6 +110,7 @@ ${table(
     ['Buyers', ({ buyers }) => figure(buyers), 'number'],
     ['Came again', ({ again }) => figure(again), 'number'],
     ['Own wallets', ({ own }) => figure(own), 'number'],
+    ['Free', ({ free }) => figure(Funnel.sumOf(free)), 'number'],
   ],
   html`No request came in this period.`,
 )}
@@ -122,5 +123,5 @@ ${
   ])
 }
 ${presented.length > 0 && html`<p class="quiet">Tries by what was presented: ${presented.join(', ')}.</p>`}
-<p class="quiet">Whole UTC days. Paid: confirmed payments of buyers; those of own wallets stand apart. A buyer counts once a day, and came again when it has paid on an earlier day. The kind of a client comes from its <code>User-Agent</code> and protocol; neither texts nor addresses are kept. These are the figures of <code>turnpike sales --funnel</code>; <a href="/problems">what the codes mean</a>.</p>`
+<p class="quiet">Whole UTC days. Paid: confirmed payments of buyers; those of own wallets stand apart. A buyer counts once a day, and came again when it has paid on an earlier day. The kind of a client comes from its <code>User-Agent</code> and protocol; neither texts nor addresses are kept. Free: answers of a pass, a trial, or fetched again. These are the figures of <code>turnpike sales --funnel</code>; <a href="/problems">what the codes mean</a>.</p>`
 }
