@@ -94,7 +94,8 @@ export const onOne: readonly { why: string; files: readonly string[] }[] = [
       ...['api-document', 'assistant', 'catalogue', 'check-online', 'dashboards'],
       ...['discovery-validators', 'documents-run', 'market', 'mcp', 'mcp-http', 'mcp-wallet'],
       ...['mcp-wallet-failures', 'nginx', 'pages', 'pages-browser', 'pages-merchant', 'pay'],
-      ...['pricing-page', 'sign-in-clients', 'wallet-attacks', 'wallet-browser'],
+      ...['pages-entitlements', 'pricing-page', 'sign-in-clients', 'wallet-attacks'],
+      ...['wallet-browser'],
     ],
   },
   {
