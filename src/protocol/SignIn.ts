@@ -89,7 +89,7 @@ function tagOf(
 }
 
 /** Of RFC 3986. The URLs of browsers may have other characters, which wallets refuse. */
-const uriPattern = /^https?:\/\/[\w.:[\]-]+(?:[\w:/?@!$&'()*+,;=.~-]|%[0-9A-Fa-f]{2})*$/
+const uriPattern = /^https?:\/\/[\w.:[\]-]+(?:\/(?:[\w:/?@!$&'()*+,;=.~-]|%[0-9A-Fa-f]{2})*)?$/
 
 /** Whether the message may have a URL. */
 export function isUri(url: string): boolean {

@@ -241,3 +241,23 @@ test('error: a header that is no sign-in is malformed, whatever member it is', a
   expect(isFault(SignIn.parse(header.replace(/=+$/, '')))).toBe(false)
   expect(isFault(SignIn.parse(encode({ ...payload, signatureScheme: 'eip1271' })))).toBe(false)
 })
+
+test('attack: no header makes the service fail or is taken for another message', async () => {
+  const payload = await signed()
+  const own = SignIn.message(parsed(payload))
+  const names = fc.constantFrom(...Object.keys(payload), 'notBefore', 'requestId', 'resources')
+  const value = fc.oneof(
+    fc.jsonValue(),
+    fc.string({ unit: 'binary', maxLength: 60 }),
+    fc.constantFrom('eip155:', 'eip155:8453\n', '+275760-09-13', 'pay_', '0x', '%00', '|', '1e999'),
+  )
+  const check = fc.property(fc.array(fc.tuple(names, value), { maxLength: 3 }), (changes) => {
+    const changed = { ...payload, ...Object.fromEntries(changes) }
+    const header = Buffer.from(JSON.stringify(changed)).toString('base64')
+    const found = SignIn.parse(header)
+    if (isFault(found)) return
+    const isTaken = SignIn.check(found, expected) === undefined && SignIn.isKeySigned(found)
+    if (isTaken) expect(SignIn.message(found)).toBe(own)
+  })
+  fc.assert(check, runs(4000))
+})
