@@ -107,6 +107,8 @@ describe('an answer that was never delivered', () => {
       return ((await answer.json()) as { refund?: Record<string, unknown> }).refund
     }
     expect(await look()).toBeUndefined()
+    const page = await (await fetch(`${shop.url}/merchants/shop`)).text()
+    expect(page).toContain('its money comes back to the wallet after a day')
     await mine(chain(), 17)
     // The sweep of a start finds it, as that of each minute does.
     shop.advance(26 * 3_600_000)

@@ -75,22 +75,26 @@ function offerText({ network: { asset, name }, amountAtomic }: PageOffer): strin
   return amountAtomic === undefined ? coin : `${dollars(amountAtomic)} ${coin}`
 }
 
-/** What a wallet has at a route without a further payment, and how it is used. */
+/** What a wallet has at a route without a further payment, and whether its money comes back. */
 export function given(
   networks: readonly NetworkConfig[],
   merchant: Merchant,
   route: Route,
 ): Html | false {
+  const back =
+    merchant.refund === 'undelivered' &&
+    html`<p class="hint">If an answer cannot be delivered, its money comes back to the wallet after a day.</p>`
   const pass = Entitlements.passAt(merchant, route)
   if (pass !== undefined)
     return html`<p>The pass belongs to the wallet that pays. A program with the key of this wallet makes the requests: it signs in at <a href="${linkOf(merchant, pass.opens)}">${pass.opens.summary || pass.opens.path}</a>.</p>`
   const lines = Entitlements.linesOf(route, networksOf(networks, merchant))
-  if (lines.length === 0) return false
+  if (lines.length === 0) return back
   return html`<dl class="given">${lines.map(
     ([kind, text]) =>
       html`<dt>${words[kind]}</dt><dd>${kind === 'pass' ? html`<a href="${linkOf(merchant, { path: `${route.path}/pass` })}">${text}</a>` : text}</dd>`,
   )}</dl>
-<p class="hint">A program uses them: it signs in with its wallet, as the command for @x402/fetch does.</p>`
+<p class="hint">A program uses them: it signs in with its wallet, as the command for @x402/fetch does.</p>
+${back}`
 }
 
 const words = { trial: 'Trial', pass: 'Pass', again: 'Again' } as const
