@@ -16,7 +16,7 @@ import {
 } from '../answer/delivery'
 import type { Answers } from '../answer/store'
 import type { Reach } from '../answer/stream'
-import { attemptsMax, gone, left } from '../answer/undelivered'
+import { attemptsMax, left } from '../answer/undelivered'
 import { createClaim, type RequestClaim } from '../checkout'
 import * as Denial from '../Denial'
 import type { GatewaySale } from '../GatewaySale'
@@ -106,18 +106,17 @@ export function createUses(options: Context) {
       if (open.length === 0) open.push(await trialOf(context, sale, signed, found))
       return give(context, sale, () => take(context, by, open))
     },
-    /** The answer of a delivered payment, by its token. Undefined: it is not fetched again here. */
+    /** The answer of a delivered payment, by its token. Undefined: it is not fetched again any more. */
     async byToken(sale: GatewaySale, payment: Payment): Promise<Response | undefined> {
       const entitlement = await entitlements.findByPayment(payment.id)
       if (entitlement?.kind !== 'again') return undefined
       assertSameRequest(sale, payment, fingerprintOf(sale))
-      return give(context, sale, () => {
-        const id = `use_${crypto.randomUUID().replaceAll('-', '')}`
-        const by = { id, next: 'The use does not count: send the same token again.' }
-        return take(context, by, [openOf(entitlement)]).catch((error) => {
-          const isSpent = error instanceof Problem.ProblemError && error.code === 'not-entitled'
-          throw isSpent ? gone(payment, 'Its answer cannot be fetched again any more.') : error
-        })
+      const id = `use_${crypto.randomUUID().replaceAll('-', '')}`
+      const by = { id, next: 'The use does not count: send the same token again.' }
+      const answer = give(context, sale, () => take(context, by, [openOf(entitlement)]))
+      return answer.catch((error: unknown) => {
+        if (error instanceof Problem.ProblemError && error.code === 'not-entitled') return undefined
+        throw error
       })
     },
   }

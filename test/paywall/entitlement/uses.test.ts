@@ -216,6 +216,12 @@ test('the stored answer of a key is repeated, and counts', async () => {
   expect(given(response)).toMatchObject({ kind: 'again', remaining: 1 })
   expect(response.headers.get('idempotency-replayed')).toBe('true')
   expect(await response.text()).toBe('{"first":true}')
+  // After its last use it is still repeated for the key.
+  expect((await use(wallet)).status).toBe(200)
+  const token = response.headers.get('payment-redeem') ?? ''
+  const headers = { 'payment-redeem': token, 'idempotency-key': 'k1' }
+  expect(await (await send('house/all', headers)).text()).toBe('{"first":true}')
+  expect((await send('house/all', { 'payment-redeem': token })).status).toBe(410)
 })
 
 test('a sign-in continues a payment whose answer failed, and is spent by that', async () => {
