@@ -30,8 +30,8 @@ import * as X402 from './X402'
  *
  * Where even the first addition does not fit (three networks with both methods each, long names),
  * the head has the shorter entry of each network, then fewer challenges, then fewer networks,
- * dropped from the end. After a refused x402 payment challenges are dropped first. The body has
- * everything.
+ * dropped from the end. After a refused x402 payment challenges are dropped first, and for a sign-in,
+ * too. A sign-in that does not fit beside all networks is left out. The body has everything else.
  */
 
 /** Bytes of the whole head: status line, headers, and the empty line. */
