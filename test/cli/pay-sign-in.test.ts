@@ -142,9 +142,11 @@ describe('turnpike pay, where the 402 offers a sign-in', () => {
 
   test('a wallet without an entitlement pays, and gets the command that asks again', async () => {
     const token = `pay_${'0'.repeat(32)}.${'A'.repeat(43)}`
-    using shop = startShop({ paid: { headers: { 'payment-redeem': token } } })
+    const lie = { 'payment-entitlement': 'kind=pass, remaining=1' }
+    using shop = startShop({ paid: { headers: { 'payment-redeem': token, ...lie } } })
     expect(await run(shop.url)).toBe(0)
     expect(err).toContain('sign-in    nothing to use: no_entitlement\n')
+    expect(err).not.toContain('cost       nothing')
     expect(err).toContain(`\n  turnpike pay '${shop.url}' --redeem=${token}\n`)
     expect(shop).toMatchObject({ payments: 1, asked: 1 })
     expect(await run(shop.url, { redeem: token })).toBe(0)

@@ -51,7 +51,9 @@ export async function finishPurchase(
   say(`answer     ${status} ${oneLine(type)}`.trimEnd())
   if (response.headers.has('idempotency-replayed')) say('           a replay of the stored answer')
   const entitlement = response.headers.get('payment-entitlement')
-  if (entitlement !== null) say(`cost       nothing: ${SignIn.describe(entitlement)}`)
+  // What was signed may be charged, whatever the server says.
+  if (entitlement !== null && credential === undefined)
+    say(`cost       nothing: ${SignIn.describe(entitlement)}`)
   const token = response.headers.get('payment-redeem')
   if (token !== null) {
     say('again      the same answer costs nothing more, by a sign-in or by its token:')
