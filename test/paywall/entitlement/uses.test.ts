@@ -91,7 +91,7 @@ const use = async (wallet: Wallet, path = 'house/all') => send(path, await signe
 const books = () => ({
   forwarded: shop.upstream.requests.length,
   counted: rows('SELECT id, uses, attempts FROM entitlements ORDER BY id'),
-  uses: rows('SELECT id, state FROM entitlement_uses ORDER BY id'),
+  uses: rows('SELECT id FROM entitlement_uses ORDER BY id'),
   payments: rows('SELECT id, delivery, attempts FROM payments ORDER BY id'),
 })
 
