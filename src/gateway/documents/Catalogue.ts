@@ -1,6 +1,7 @@
 import type { Address } from 'viem'
 import type { Config, Merchant, Method, NetworkConfig, Param, Route } from '../../config/Config'
 import { withBody } from '../../config/keys'
+import * as Entitlements from '../../paywall/entitlement/Entitlements'
 import * as ByUse from '../../paywall/usage/ByUse'
 import * as Json from '../../protocol/Json'
 import type * as Network from '../../protocol/Network'
@@ -35,8 +36,12 @@ export function readyOrAll(networks: readonly Network.Id[], isReady: IsReady): I
   return (id) => isReady(id) || !networks.some(isReady)
 }
 
-/** A route as it is sold now, with networks on which it may be paid by the use of its answer. */
-export type Good = Listing & { route: Route; byUse: readonly NetworkConfig[] }
+/**
+ * A route as it is sold now, with networks on which it may be paid by the use of its answer, and
+ * `x-entitlements` and `x-pass` of it.
+ */
+export type Good = Listing & { route: Route; byUse: readonly NetworkConfig[]; more: Entitled }
+type Entitled = ReturnType<typeof Entitlements.toJson>
 
 export function goodOf(
   { service }: Pick<Config, 'service'>,
@@ -48,7 +53,7 @@ export function goodOf(
   const byUse = listing.networks.filter(
     ({ id }) => isByUse && facilitators(id, route.priceAtomic).length > 0,
   )
-  return { ...listing, route, byUse }
+  return { ...listing, route, byUse, more: Entitlements.toJson(service, listing, route) }
 }
 
 /** The networks of a merchant in the order of the file. */

@@ -1,7 +1,6 @@
 import type { Address } from 'viem'
 import type { Config, Merchant, Method, NetworkConfig, Param, Route } from '../../config/Config'
 import * as Price from '../../meter/Price'
-import * as Entitlements from '../../paywall/entitlement/Entitlements'
 import * as ByUse from '../../paywall/usage/ByUse'
 import * as Permit from '../../protocol/Permit'
 import * as Upto from '../../protocol/Upto'
@@ -19,7 +18,7 @@ export type DiscoveryOptions = {
 }
 
 type PaymentInfo = (good: Catalogue.Good) => Json
-type Operation = { id: string; method: Method; form: Catalogue.Form; info: PaymentInfo }
+type Operation = { id: string; method: Method; form: Catalogue.Form }
 
 /** Registries accept at most five categories of one service. */
 const categoriesMax = 5
@@ -41,10 +40,7 @@ export function aggregate(config: Config, options: DiscoveryOptions): Json {
     }
   }
   const paths = listings.map((listing) =>
-    pathsOf(config, goodsOf(config, listing, options), {
-      prefix: `/m/${listing.merchant.slug}`,
-      info: flat,
-    }),
+    pathsOf(goodsOf(config, listing, options), `/m/${listing.merchant.slug}`, flat),
   )
   const merchants = listings.map(({ merchant }) => merchant)
   const named = { title, description: guidance, url: baseUrl }
@@ -65,10 +61,7 @@ export function merchant(config: Config, merchant: Merchant, options: DiscoveryO
     description,
     url: `${config.service.baseUrl}/m/${slug}`,
     merchants: [merchant],
-    paths: pathsOf(config, goodsOf(config, { merchant, networks }, options), {
-      prefix: '',
-      info: listed,
-    }),
+    paths: pathsOf(goodsOf(config, { merchant, networks }, options), '', listed),
   })
 }
 
@@ -136,11 +129,7 @@ function serviceInfo(
   }
 }
 
-function pathsOf(
-  config: Config,
-  goods: readonly Catalogue.Good[],
-  { prefix, info }: { prefix: string; info: PaymentInfo },
-): Json {
+function pathsOf(goods: readonly Catalogue.Good[], prefix: string, info: PaymentInfo): Json {
   const paths: Json = {}
   const ids = new Set<string>()
   for (const good of goods) {
@@ -150,7 +139,7 @@ function pathsOf(
         const base = Catalogue.operationId(merchant, route, form.suffix)
         const named = index === 0 ? base : `${base}-${method.toLowerCase()}`
         const id = Catalogue.unique(named, ids)
-        return [method.toLowerCase(), operationOf(config, { id, method, form, info }, good)]
+        return [method.toLowerCase(), operationOf({ id, method, form }, good, info)]
       })
       paths[`${prefix}${route.path}${form.path}` || '/'] = Object.fromEntries(operations)
     }
@@ -158,15 +147,13 @@ function pathsOf(
   return paths
 }
 
-function operationOf(config: Config, operation: Operation, good: Catalogue.Good): Json {
-  const { id, method, form, info } = operation
+function operationOf(operation: Operation, good: Catalogue.Good, info: PaymentInfo): Json {
+  const { id, method, form } = operation
   const { merchant, route } = good
-  const entitlements = Entitlements.toJson(config, good, good.networks)
-  const pass = Entitlements.passJson(config, good)
-  const isGiven = Entitlements.isGiven(route)
+  const { entitlements, pass } = good.more
   const headers = {
     ...(good.byUse.length === 0 ? {} : streamHeaders),
-    ...(isGiven && { 'Payment-Entitlement': entitlementHeader }),
+    ...(entitlements && { 'Payment-Entitlement': entitlementHeader }),
     ...(route.again && { 'Payment-Redeem': redeemHeader }),
   }
   return {
@@ -174,7 +161,10 @@ function operationOf(config: Config, operation: Operation, good: Catalogue.Good)
     summary: route.summary,
     description: route.description,
     tags: [merchant.tag],
-    parameters: [...parametersOf(merchant, route, form), ...(isGiven ? [signInParameter] : [])],
+    parameters: [
+      ...parametersOf(merchant, route, form),
+      ...(entitlements ? [signInParameter] : []),
+    ],
     ...(Catalogue.takesBody(method) ? { requestBody: requestBodyOf(route) } : {}),
     responses: {
       200: {

@@ -4,7 +4,6 @@ import type { Config } from '../../config/Config'
 import { seal, sendDocument } from '../../http/document'
 import { byMethod } from '../../http/methods'
 import { searchOf } from '../../http/url'
-import * as Entitlements from '../../paywall/entitlement/Entitlements'
 import * as Problem from '../../protocol/Problem'
 import * as Schema from '../../protocol/Schema'
 import * as X402 from '../../protocol/X402'
@@ -150,9 +149,7 @@ function resources(config: Config, options: DocumentsOptions) {
         amountAtomic: route.priceAtomic,
       }))
       const listing = { merchant, networks }
-      const { byUse } = Catalogue.goodOf(config, listing, route, options.facilitators)
-      const entitlements = Entitlements.toJson(config, { merchant, route }, networks)
-      const pass = Entitlements.passJson(config, { merchant, route })
+      const { byUse, more } = Catalogue.goodOf(config, listing, route, options.facilitators)
       return {
         resource: Catalogue.exampleUrl(baseUrl, merchant, route),
         type: 'http',
@@ -172,8 +169,7 @@ function resources(config: Config, options: DocumentsOptions) {
           provider: title,
           operationId: Catalogue.operationId(merchant, route),
           openapi: `${baseUrl}/m/${merchant.slug}/openapi.json`,
-          ...(entitlements && { entitlements }),
-          ...(pass && { pass }),
+          ...more,
         },
         extensions: { [name]: extension },
       }

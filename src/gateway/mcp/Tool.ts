@@ -89,15 +89,14 @@ function slotsOf(merchant: Merchant, route: Route): Map<string, Slot> {
  * The tool in the form of `tools/list`, with the networks that can settle, and those on which a
  * call may be paid by what it uses.
  */
-function describe(config: Config, tool: Tool, good: Catalogue.Good) {
+function describe(tool: Tool, good: Catalogue.Good) {
   const { name, merchant, route } = tool
   const { networks } = good
-  const entitlements = Entitlements.toJson(config, tool, networks)
+  const { entitlements, pass } = good.more
   const properties = [...tool.slots].map(([argument, { schema }]) => [argument, schema])
   const required = [...tool.slots].flatMap(([key, { isRequired }]) => (isRequired ? [key] : []))
   const coins = networks.map((network) => `${network.asset.symbol} on ${network.name}`)
   const kinds = coins.join(' or ')
-  const pass = Entitlements.passJson(config, tool)
   const unit = Entitlements.unitOf(merchant, route) ?? 'per call'
   const http = Entitlements.overHttp(tool, networks)
   const cost =
@@ -195,7 +194,7 @@ export function createTools(
       return {
         tools: offered.slice(offset, next).map(({ tool, networks }) => {
           const listing = { merchant: tool.merchant, networks }
-          return describe(config, tool, Catalogue.goodOf(config, listing, tool.route, facilitators))
+          return describe(tool, Catalogue.goodOf(config, listing, tool.route, facilitators))
         }),
         ...(next < offered.length ? { nextCursor: String(next) } : {}),
       }

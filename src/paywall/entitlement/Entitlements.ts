@@ -1,4 +1,4 @@
-import type { Config, Merchant, NetworkConfig, Route } from '../../config/Config'
+import type { Merchant, NetworkConfig, Route, Service } from '../../config/Config'
 import * as Amount from '../../protocol/Amount'
 import * as Time from '../../protocol/Time'
 
@@ -82,18 +82,19 @@ export function trialNeeds(
   }
 }
 
-type Sale = { merchant: Pick<Merchant, 'slug' | 'routes'>; route: Route }
-
-/** `x-entitlements` of an operation; undefined for a route without any. */
+/** What documents have of a route besides its price: `entitlements`, or what its `pass` opens. */
 export function toJson(
-  { service }: Pick<Config, 'service'>,
-  { merchant, route }: Sale,
-  networks: readonly NetworkConfig[],
-): Record<string, unknown> | undefined {
+  { baseUrl }: Pick<Service, 'baseUrl'>,
+  { merchant, networks }: { merchant: Merchant; networks: readonly NetworkConfig[] },
+  route: Route,
+): { entitlements?: object; pass?: object } {
   const { again, trial, pass, path } = route
-  if (!isGiven(route)) return undefined
+  const at = `${baseUrl}/m/${merchant.slug}`
+  const sold = passAt(merchant, route)
+  if (sold !== undefined) return { pass: { opens: at + sold.opens.path, ...termsOf(sold) } }
+  if (!isGiven(route)) return {}
   const price = { mode: 'fixed', currency: 'USD' }
-  return {
+  const entitlements = {
     signIn: 'SIGN-IN-WITH-X',
     ...(again && { again: termsOf({ periodMs: again.forMs, requests: again.max }) }),
     ...(trial && {
@@ -110,19 +111,13 @@ export function toJson(
     }),
     ...(pass && {
       pass: {
-        url: `${service.baseUrl}/m/${merchant.slug}${path}/pass`,
+        url: `${at}${path}/pass`,
         price: { ...price, amount: Amount.toDecimal(pass.priceAtomic, 6) },
         ...termsOf(pass),
       },
     }),
   }
-}
-
-/** `x-pass` of an operation: what a pass opens; undefined for a route that sells answers. */
-export function passJson({ service }: Pick<Config, 'service'>, { merchant, route }: Sale) {
-  const pass = passAt(merchant, route)
-  const url = `${service.baseUrl}/m/${merchant.slug}${route.passOf}`
-  return pass && { opens: url, ...termsOf(pass) }
+  return { entitlements }
 }
 
 function termsOf({ periodMs, requests }: Pick<Pass, 'periodMs' | 'requests'>) {
