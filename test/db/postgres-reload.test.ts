@@ -1,15 +1,8 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from 'bun:test'
-import { mkdirSync, mkdtempSync, rmSync } from 'node:fs'
-import { tmpdir } from 'node:os'
-import { join } from 'node:path'
-import { openPostgres } from '../../db/postgres/open'
-import * as Url from '../../db/postgres/Url'
-import * as App from '../../src/app'
-import { loadSecrets } from '../../src/config/env'
-import { account } from '../../src/demo/accounts'
-import { createLog } from '../../src/log'
+import type * as App from '../../src/app'
+import { type AppPair, startAppPair } from '../harness/app-pair'
 import { ask } from '../harness/buyer'
-import { emptyDatabase, hasPostgres } from '../harness/postgres'
+import { hasPostgres } from '../harness/postgres'
 import { type Shop, sign, startShop, type Terms } from '../harness/shop'
 import { until } from '../harness/world'
 
@@ -18,42 +11,10 @@ import { until } from '../harness/world'
 setDefaultTimeout(60_000)
 
 const x402: Terms = { scheme: 'x402-eip3009' }
-const gateways: App.App[] = []
-const directory = mkdtempSync(join(tmpdir(), 'turnpike-pair-'))
+let pair: AppPair
 let shop: Shop
 /** How far the clock of the first gateway is ahead, ms. */
 let aheadMs = 0
-
-async function startGateway(url: string, name: string): Promise<App.App> {
-  const dataDir = join(directory, name)
-  mkdirSync(dataDir)
-  const keys = [5, 6].map((index) => account(index).privateKey).join()
-  const env = {
-    RELAYER_KEYS: keys,
-    RECEIPT_KEY: '11'.repeat(32),
-    CHALLENGE_SECRETS: '22'.repeat(32),
-    ADMIN_TOKEN: 'an-admin-token-of-mine',
-  }
-  const secrets = loadSecrets({ dataDir: directory, env, isShared: true })
-  return App.start({
-    config: shop.config,
-    secrets,
-    dataDir,
-    openServer: (context) =>
-      openPostgres({
-        ...context,
-        target: Url.parse(url),
-        secrets,
-        warn: () => undefined,
-        onFenced: () => undefined,
-        tests: { acceptsLoss: true },
-      }),
-    now: () => Date.now() + (name === 'a' ? aheadMs : 0),
-    log: createLog({ write: () => undefined, pretty: false }),
-    blockTimeMs: 100,
-    clockSkewMaxMs: Number.POSITIVE_INFINITY,
-  })
-}
 
 const at = ({ url }: App.App) => `${url}/m/shop/item`
 const dearer = () =>
@@ -74,21 +35,15 @@ describe.skipIf(!hasPostgres)('two gateways with different files', () => {
     const edit = (text: string) =>
       text.replace(/^#? ?paid_per_minute = .*$/m, 'paid_per_minute = 1000000')
     shop = await startShop({ edit })
-    const url = await emptyDatabase()
-    for (const name of ['a', 'b']) gateways.push(await startGateway(url, name))
-    await until('both gateways sell', async () => {
-      for (const { settlement } of gateways) if (!settlement.isReady('eip155:8453')) return false
-      return true
-    })
+    pair = await startAppPair(shop.config, () => aheadMs)
   })
   afterAll(async () => {
-    await Promise.all(gateways.map((gateway) => gateway.stop()))
+    await pair?.stop()
     await shop?.stop()
-    rmSync(directory, { recursive: true, force: true })
   })
 
   test('the offers of each gateway are accepted at the other, at their own price', async () => {
-    const [a, b] = gateways as [App.App, App.App]
+    const [a, b] = pair.apps
     const earlier = await sign(at(a), x402)
     expect(await b.reload(dearer())).toEqual([])
     expect([await priceAt(a), await priceAt(b)]).toEqual(['5000', '7000'])
@@ -115,7 +70,7 @@ describe.skipIf(!hasPostgres)('two gateways with different files', () => {
   })
 
   test('error: a gateway whose clock comes to differ is not ready, and the other one is', async () => {
-    const [a, b] = gateways as [App.App, App.App]
+    const [a, b] = pair.apps
     const readyz = async ({ url }: App.App) => {
       const answer = await fetch(`${url}/readyz`)
       const { notReady, database } = (await answer.json()) as {
@@ -139,7 +94,7 @@ describe.skipIf(!hasPostgres)('two gateways with different files', () => {
       aheadMs = 0
       await until('it is ready again', async () => (await readyz(a)).reasons.length === 0)
     }
-    expect(gateways.map((gateway) => gateway.settlement.isReady('eip155:8453'))).toEqual([
+    expect(pair.apps.map((gateway) => gateway.settlement.isReady('eip155:8453'))).toEqual([
       true,
       true,
     ])

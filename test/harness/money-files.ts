@@ -37,7 +37,8 @@ export const onBoth: readonly string[] = [
  * ledger that they call are those of the files above.
  */
 export const onBothByAll: readonly string[] = [
-  ...['attacks-answers', 'attacks-budget', 'attacks-chain', 'attacks-credential', 'attacks-stock'],
+  ...['attacks-answers', 'attacks-budget', 'attacks-chain', 'attacks-credential'],
+  ...['attacks-entitlements', 'attacks-sign-in', 'attacks-stock'],
   ...['attacks-v1', 'x402-v1-clients'],
   ...['chain-stocks', 'clients', 'concurrency', 'edge', 'facilitator'],
   ...['facilitator-approvals', 'facilitator-differential', 'facilitator-differential-upto'],
