@@ -27,7 +27,7 @@ import {
 /** Attacks on sponsoring: by many addresses at once, and by one attacker that measures its gain. */
 
 type Net = Awaited<ReturnType<typeof startNetwork>>
-type Wallet = ReturnType<typeof wallets>[number]
+export type Wallet = ReturnType<typeof wallets>[number]
 type Try = { wallet: Wallet; client: string; isSigned: boolean; honest?: boolean }
 
 export type Figures = {
@@ -474,7 +474,8 @@ async function sweep(
   }
 }
 
-async function moveOn(
+/** Moves the least balance of each address to another one, in one transaction of the attacker. */
+export async function moveOn(
   net: Net,
   network: ReturnType<typeof sponsoredNetwork>,
   { from, to }: { from: readonly Wallet[]; to: readonly Wallet[] },
@@ -489,7 +490,7 @@ async function moveOn(
       payer: address,
       payee: to[index]?.address ?? address,
       amountAtomic: sponsorKind.least,
-      nonce: Crypto.hex(Crypto.keccak256(`move ${address}`)),
+      nonce: Crypto.hex(crypto.getRandomValues(new Uint8Array(32))),
       validAfter: 0n,
       validBefore: BigInt(Math.floor(Date.now() / 1000) + 3600),
     }

@@ -4,6 +4,7 @@ import { Client } from 'pg'
 import { type Balancer, startBalancer } from './balancer'
 import { auditCluster, type Read, unsettled } from './cluster-audit'
 import { createClusterFaults, disturbancesOf, type Member, takeAim } from './cluster-faults'
+import { createComeback } from './comeback'
 import { configurationOf } from './configuration'
 import { type Ended, finish } from './finish'
 import { createMembers } from './members'
@@ -15,7 +16,7 @@ import { createRandom, type Random } from './random'
 import { storeOf } from './rows'
 import { type SendProxies, startSendProxies } from './send-proxy'
 import { createSettleCalls, facilitatorTable } from './settle-calls'
-import { clusterRelayers, type Setup, startSetup } from './setup'
+import { clusterRelayers, refunder, type Setup, startSetup } from './setup'
 import { createExplain } from './trail'
 import { startUpstream, type Upstream } from './upstream'
 
@@ -34,6 +35,8 @@ const faults = Number(values.faults)
 const seed = values.seed ?? crypto.randomUUID().slice(0, 8)
 if (!Number.isSafeInteger(faults) || faults < 0) throw new Error('--faults wants a number')
 
+/** Wallets for trials. */
+const freshCount = Math.min(1_000, 40 + 4 * faults)
 const gateways = 3
 const database = 'turnpike'
 /**
@@ -52,7 +55,7 @@ async function soak(): Promise<number> {
   process.stdout.write(`soak:cluster --faults ${faults} --seed ${seed}\n`)
   const undo: (() => unknown)[] = []
   try {
-    const setup = await startSetup(seed)
+    const setup = await startSetup(seed, freshCount)
     undo.push(setup.stop)
     const upstream = await startUpstream(random.fork('upstream'), gateways)
     undo.push(upstream.stop)
@@ -86,11 +89,25 @@ async function soak(): Promise<number> {
     const played = createClusterFaults({
       ...{ members: members.all, sends, postgres, random: draws, aim },
     })
+    const disturbances = () => [...disturbancesOf(played.played), ...members.fenced]
+    const comeback = createComeback({
+      ...{ setup, upstream, random, url: balancer.url, pauseMaxMs: 300 },
+      operator: {
+        ...{ store: storeOf(read), directory, random: random.fork('operator'), change: read },
+        ...{ executable: join(directory, 'turnpike'), data: [] },
+        env: () => ({
+          ...{ REFUND_KEY: refunder.privateKey, DATABASE_URL: postgres.url(database) },
+        }),
+      },
+      isDisturbed: (from, until) =>
+        disturbances().some((each) => each.from <= until && each.until >= from),
+      ...{ isSteady: true, startedLast: () => 0 },
+    })
     await members.start()
     payers.start()
     calls.start()
+    comeback.start()
     await played.play(faults)
-    const disturbances = () => [...disturbancesOf(played.played), ...members.fenced]
     const noteLeft = () => markLeft(payers, balancer)
     const program = together(members.all, {
       directory,
@@ -104,13 +121,17 @@ async function soak(): Promise<number> {
       program,
       payers: {
         purchases: payers.purchases,
-        finish: async (ms) => void (await Promise.all([payers.finish(ms), calls.finish(ms)])),
+        async finish(ms) {
+          await Promise.all([payers, calls, comeback].map((each) => each.finish(ms)))
+        },
       },
-      ...{ moved: calls.moved, disturbances },
+      moved: async () => sumOf(await calls.moved(), await comeback.moved()),
+      disturbances,
       title: `seed ${seed}`,
       more: async () => [
         ...(await auditCluster(setup, read)),
         ...(await calls.audit(read)),
+        ...(await comeback.audit()),
         ...auditOverlaps(upstream.calls, disturbances()),
       ],
       explain: createExplain({
@@ -122,11 +143,19 @@ async function soak(): Promise<number> {
         ['seconds', ((Date.now() - startedAt) / 1000).toFixed(1)],
         ...[...played.counts, ...members.ends, ...balancer.counts].sort(),
         ...calls.figures(),
+        ...comeback.figures(),
       ],
     })
   } finally {
     for (const each of undo.toReversed()) await each()
   }
+}
+
+function sumOf(...all: readonly ReadonlyMap<string, bigint>[]): Map<string, bigint> {
+  const sums = new Map<string, bigint>()
+  for (const [key, atomic] of all.flatMap((each) => [...each]))
+    sums.set(key, (sums.get(key) ?? 0n) + atomic)
+  return sums
 }
 
 type Shared = {
@@ -144,6 +173,7 @@ function textOf({ setup, upstream, sends, baseUrl }: Shared) {
       upstream: upstream.urls[index] ?? upstream.url,
       rpcUrlsOf: ({ chain }) => [sends[index]?.urlOf(chain.url) ?? chain.url],
       facilitator: facilitatorTable,
+      club: true,
       settleWaitSeconds: 25,
       replaceAfterSeconds: 20,
       baseUrl,

@@ -11,6 +11,8 @@ export type ShopOptions = {
   baseUrl?: string
   /** A table `[facilitator]`, which has plenty of gas. */
   facilitator?: string
+  /** Merchants for buyers who come back; the program needs REFUND_KEY. */
+  club?: boolean
 }
 
 /** Text of merchants.toml: both networks, a shop and a model by use. */
@@ -59,7 +61,44 @@ units = [
   { name = "input", price = "${meter.input}" },
   { name = "output", price = "${meter.output}" },
 ]
-`
+${options.club ? clubTables(upstream) : ''}`
+}
+
+/** Small, so that they are used up often. */
+export const pass = { requests: 6 }
+export const again = { max: 2 }
+export const trial = { requests: 3 }
+/** Of the route `/pool`, which wallets try until it is spent. */
+export const poolPerDay = 40
+/** USD of what buyers who come back pay for. */
+export const clubPrices = { pass: '0.02', again: '0.005', lost: '0.005' }
+
+function clubTables({ origin }: URL): string {
+  const route = (path: string, terms: string) =>
+    `[[merchants.routes]]\npath = "${path}"\nprice = "0.005"\n${terms}\n`
+  const merchant = (slug: string, refund: string, routes: string) => `
+[[merchants]]
+slug = "${slug}"
+upstream = "${origin}"
+allow_private = true
+timeout_ms = 1500
+refund = "${refund}"
+${routes}`
+  const tries = (perDay: number) =>
+    `trial = { requests = ${trial.requests}, per = "wallet", total_per_day = ${perDay}, min_balance = "0.10", min_balance_age_blocks = 3 }`
+  return (
+    merchant(
+      'club',
+      'by-hand',
+      route(
+        '/data',
+        `pass = { price = "${clubPrices.pass}", period = "24h", requests = ${pass.requests} }`,
+      ) +
+        route('/again', `again = "24h"\nagain_max = ${again.max}`) +
+        route('/trial', tries(100_000)) +
+        route('/pool', tries(poolPerDay)),
+    ) + merchant('lost', 'undelivered', route('/gone', ''))
+  )
 }
 
 /**

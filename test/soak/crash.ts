@@ -1,6 +1,8 @@
 import { parseArgs } from 'node:util'
+import { createComeback } from './comeback'
 import { configurationOf } from './configuration'
 import { finish } from './finish'
+import { operatorOf } from './operator'
 import { createPayers } from './payers'
 import { createProgram, type Program } from './program'
 import { createRandom, type Random } from './random'
@@ -8,9 +10,10 @@ import { startSetup } from './setup'
 import { startUpstream, type Upstream } from './upstream'
 
 /**
- * Kills the real program with SIGKILL repeatedly while 32 payers buy, and starts it at once on the
- * same data. Then it proves that no payment was lost or doubled and no answer was given without
- * one. A seed repeats the random choices, not the timing.
+ * Kills the real program with SIGKILL repeatedly while 32 payers buy, and others use passes and trials,
+ * fetch again and are refunded. Starts it at once on the same data. Then it proves that no payment was
+ * lost, doubled or refunded twice, no answer was given without one, and each use was counted once. A
+ * seed repeats the random choices, not the timing.
  */
 
 const { values } = parseArgs({
@@ -24,13 +27,15 @@ const { values } = parseArgs({
 const kills = Number(values.kills)
 const seed = values.seed ?? crypto.randomUUID().slice(0, 8)
 if (!Number.isSafeInteger(kills) || kills < 0) throw new Error('--kills wants a number')
+/** Wallets for trials. */
+const freshCount = Math.min(1_000, 40 + 4 * kills)
 process.exitCode = await soak()
 
 async function soak(): Promise<number> {
   const startedAt = Date.now()
   const random = createRandom(seed)
   process.stdout.write(`soak:crash --kills ${kills} --seed ${seed}\n`)
-  const setup = await startSetup(seed)
+  const setup = await startSetup(seed, freshCount)
   const upstream = await startUpstream(random.fork('upstream'))
   let running: Program | undefined
   try {
@@ -41,6 +46,7 @@ async function soak(): Promise<number> {
         rpcUrlsOf: ({ chain }) => [chain.url],
         settleWaitSeconds: 25,
         replaceAfterSeconds: 20,
+        club: true,
       }),
     })
     const payers = createPayers({
@@ -49,28 +55,45 @@ async function soak(): Promise<number> {
       random,
       pauseMaxMs: Number(values.pause),
     })
+    const { killedAt } = program
+    let startedLast = 0
+    const comeback = createComeback({
+      ...{ setup, upstream, random, url: program.url, pauseMaxMs: Number(values.pause) },
+      operator: operatorOf(program, random.fork('operator')),
+      isDisturbed: (from, until) => killedAt.some((at) => at >= from && at <= until),
+      isSteady: true,
+      startedLast: () => startedLast,
+    })
     running = program
     process.stdout.write(`${program.command.join(' ')}\n`)
     program.start()
     await program.listening()
     payers.start()
+    comeback.start()
     const aims = random.fork('aims')
     for (let kill = 0; kill < kills; kill++) {
       await takeAim(program, upstream, aims)
+      await comeback.endRedemptions()
       await program.kill()
       program.start()
+      startedLast = Date.now()
     }
     await program.listening()
     return await finish({
       setup,
       upstream,
       program,
-      payers,
+      payers: {
+        purchases: payers.purchases,
+        finish: async (ms) => void (await Promise.all([payers.finish(ms), comeback.finish(ms)])),
+      },
+      ...{ moved: comeback.moved, more: comeback.audit },
       title: `seed ${seed}`,
       figures: () => [
         ['kills', kills],
         ['seconds', ((Date.now() - startedAt) / 1000).toFixed(1)],
         ['median start in ms', medianOf(program.startMs).toFixed(0)],
+        ...comeback.figures(),
       ],
     })
   } finally {

@@ -1,9 +1,11 @@
 import { parseArgs } from 'node:util'
 import type { Audit } from './audit'
 import { startChainFaults } from './chain-faults'
+import { createComeback } from './comeback'
 import { configurationOf } from './configuration'
 import { startFaultProxy } from './fault-proxy'
 import { finish } from './finish'
+import { operatorOf } from './operator'
 import { createPayers, nap } from './payers'
 import { createProgram, type Program } from './program'
 import { createRandom } from './random'
@@ -22,13 +24,15 @@ const { values } = parseArgs({
 const seconds = Number(values.seconds)
 const seed = values.seed ?? crypto.randomUUID().slice(0, 8)
 if (!(seconds >= 0)) throw new Error('--seconds wants a number')
+/** Wallets for trials. */
+const freshCount = Math.min(1_000, 40 + 4 * seconds)
 process.exitCode = await soak()
 
 async function soak(): Promise<number> {
   const startedAt = Date.now()
   const random = createRandom(seed)
   process.stdout.write(`soak:faults --seconds ${seconds} --seed ${seed}\n`)
-  const setup = await startSetup(seed)
+  const setup = await startSetup(seed, freshCount)
   const upstream = await startUpstream(random.fork('upstream'))
   const proxies = setup.sites.flatMap((site) =>
     ['first', 'second'].map((name) => ({
@@ -49,14 +53,21 @@ async function soak(): Promise<number> {
         rpcUrlsOf: (site) => proxies.filter((each) => each.site === site).map((e) => e.proxy.url),
         settleWaitSeconds: 6,
         replaceAfterSeconds: 3,
+        club: true,
       }),
     })
     const payers = createPayers({ setup, url: program.url, random, pauseMaxMs: 300 })
+    const comeback = createComeback({
+      ...{ setup, upstream, random, url: program.url, pauseMaxMs: 300 },
+      operator: operatorOf(program, random.fork('operator')),
+      ...{ isDisturbed: () => false, isSteady: false, startedLast: () => 0 },
+    })
     running = program
     process.stdout.write(`${program.command.join(' ')}\n`)
     program.start()
     await program.listening()
     payers.start()
+    comeback.start()
     const chainFaults = setup.sites.map((site) =>
       startChainFaults(site, random.fork(`chain faults ${site.id}`)),
     )
@@ -67,13 +78,18 @@ async function soak(): Promise<number> {
       setup,
       upstream,
       program,
-      payers,
+      payers: {
+        purchases: payers.purchases,
+        finish: async (ms) => void (await Promise.all([payers.finish(ms), comeback.finish(ms)])),
+      },
+      ...{ moved: comeback.moved, more: comeback.audit },
       title: `seed ${seed}`,
       figures: () => [
         ['seconds', ((Date.now() - startedAt) / 1000).toFixed(1)],
         ...summed(
           [...proxies.map(({ proxy }) => proxy), ...chainFaults].map(({ counts }) => counts),
         ),
+        ...comeback.figures(),
       ],
     })
   } finally {

@@ -75,8 +75,13 @@ export async function readTransfers({ sites, payee }: Setup): Promise<Moved[]> {
   return all.flat()
 }
 
+/** What a payer has signed. */
+type Signed = Pick<Purchase, 'serial' | 'site' | 'scheme' | 'nonce'> & {
+  payer: Pick<Payer, 'account'>
+}
+
 /** Serials of purchases with a used nonce: only the gateway uses nonces, and no payer cancels. */
-async function paidOn(site: Site, purchases: readonly Purchase[]): Promise<string[]> {
+export async function paidOn(site: Site, purchases: readonly Signed[]): Promise<string[]> {
   const signed = purchases.filter((each) => each.site === site && each.nonce !== undefined)
   const serials: string[] = []
   for (let start = 0; start < signed.length; start += 200) {
@@ -104,7 +109,7 @@ async function paidOn(site: Site, purchases: readonly Purchase[]): Promise<strin
   return serials
 }
 
-function stateCall(purchase: Purchase): { to: Hex; data: Hex } {
+function stateCall(purchase: Signed): { to: Hex; data: Hex } {
   const { nonce = numberToHex(0, { size: 32 }), site, payer } = purchase
   const { address } = payer.account
   if (isPermit(purchase)) {
@@ -117,6 +122,6 @@ function stateCall(purchase: Purchase): { to: Hex; data: Hex } {
   return { to: site.network.asset.address, data }
 }
 
-function isPermit({ scheme }: Purchase): boolean {
+function isPermit({ scheme }: Signed): boolean {
   return scheme === 'mpp-permit2' || scheme === 'x402-permit2' || scheme === 'upto'
 }

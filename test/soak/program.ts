@@ -11,7 +11,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { executable } from '../harness/executable'
 import { fileStore, type Store } from './rows'
-import { relayers } from './setup'
+import { refunder, relayers } from './setup'
 
 /** The real program, run as an operator runs it, on one data directory. */
 export type Program = {
@@ -195,7 +195,10 @@ function spawn(
   try {
     return Bun.spawn(['sh', '-c', guard, 'sh', ...command], {
       cwd: directory,
-      env: { PATH: process.env.PATH, RELAYER_KEYS: keysOf(relayers), ...env },
+      env: {
+        ...{ PATH: process.env.PATH, RELAYER_KEYS: keysOf(relayers) },
+        ...{ REFUND_KEY: refunder.privateKey, ...env },
+      },
       stdin: 'pipe',
       stdout: log,
       stderr: 'pipe',

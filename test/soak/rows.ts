@@ -57,11 +57,50 @@ export type TransactionRow = {
   payment_id: string | null
 }
 
-export type Unfinished = { payments: number; transactions: number; authorizations: number }
+export type EntitlementRow = {
+  id: string
+  kind: string
+  uses: number
+  uses_max: number
+  attempts: number
+}
+
+/** `id` is the nonce of the sign-in. Times are unix ms. */
+export type UseRow = {
+  id: string
+  entitlement_id: string
+  day_id: string | null
+  wallet: string
+  state: string
+  created_at: number
+}
+
+export type RefundRow = {
+  payment_id: string
+  amount_atomic: string
+  reason: string
+  created_at: number
+  /** The transaction that has paid it. */
+  paid_hash: string | null
+  /** State of its newest job; null before there is one. */
+  job: string | null
+}
+
+/** What buyers who came back have used, and what was given back. */
+export type Entitled = {
+  entitlements: readonly EntitlementRow[]
+  uses: readonly UseRow[]
+  refunds: readonly RefundRow[]
+}
+
+export type Unfinished = Readonly<Record<keyof typeof unfinishedSql, number>>
 
 /** A database, read from outside the program. */
 export type Store = {
   rows(): Promise<Rows>
+  entitled(): Promise<Entitled>
+  /** Id of the payment with this nonce; undefined: there is none. */
+  paymentId(nonce: string): Promise<string | undefined>
   /** Number of payments, transactions and authorizations that have not ended. */
   unfinished(): Promise<Unfinished>
 }
@@ -74,10 +113,17 @@ const transactionsSql = `SELECT hash, network, relayer, nonce, kind, state, paym
 const authorizationsSql = `SELECT id, network, payer, nonce, ceiling_atomic, charge_atomic, state,
   CAST(is_delivered AS INTEGER) AS is_delivered, CAST(truncated AS INTEGER) AS truncated,
   failed_at, created_at, valid_before FROM authorizations ORDER BY id`
+const entitlementsSql = 'SELECT id, kind, uses, uses_max, attempts FROM entitlements'
+const usesSql = `SELECT id, entitlement_id, day_id, wallet, state, created_at FROM entitlement_uses`
+const jobId = `'repay:' || refunds.payment_id || ':' || refunds.attempts`
+const refundsSql = `SELECT refunds.payment_id, amount_atomic, reason, refunds.created_at, paid_hash,
+  jobs.state AS job FROM refunds LEFT JOIN jobs ON jobs.id = ${jobId}`
 const unfinishedSql = {
   payments: `payments WHERE state IN ('broadcast', 'reverted')`,
   transactions: `transactions WHERE state IN ('signed', 'sent')`,
   authorizations: `authorizations WHERE state IN ('authorized', 'metered')`,
+  uses: `entitlement_uses WHERE state = 'running'`,
+  refunds: 'refunds WHERE paid_hash IS NULL',
 }
 
 /** Runs a statement that SQLite and PostgreSQL understand. */
@@ -93,11 +139,18 @@ export function storeOf(read: Read): Store {
       transactions: await read<TransactionRow>(transactionsSql),
       authorizations: await read<AuthorizationRow>(authorizationsSql),
     }),
-    unfinished: async () => ({
-      payments: await count(unfinishedSql.payments),
-      transactions: await count(unfinishedSql.transactions),
-      authorizations: await count(unfinishedSql.authorizations),
+    entitled: async () => ({
+      entitlements: await read<EntitlementRow>(entitlementsSql),
+      uses: await read<UseRow>(usesSql),
+      refunds: await read<RefundRow>(refundsSql),
     }),
+    paymentId: async (nonce) =>
+      (await read<{ id: string }>(`SELECT id FROM payments WHERE nonce = '${nonce}'`))[0]?.id,
+    async unfinished() {
+      const names = Object.keys(unfinishedSql) as (keyof typeof unfinishedSql)[]
+      const counts = names.map(async (name) => [name, await count(unfinishedSql[name])])
+      return Object.fromEntries(await Promise.all(counts)) as Unfinished
+    },
   }
 }
 

@@ -26,10 +26,21 @@ export type Payer = {
   hasApproved: boolean
 }
 
+/** A buyer who comes back. */
+export type Wallet = {
+  index: number
+  account: PrivateKeyAccount
+  role: 'pass' | 'again' | 'lost' | 'trial'
+}
+
 /** The networks on which money moves. */
 export type Setup = {
   sites: readonly Site[]
   payers: readonly Payer[]
+  /** Empty unless they are wanted. */
+  returning: readonly Wallet[]
+  /** Wallets for trials, which were never used. */
+  fresh: readonly Wallet[]
   payee: `0x${string}`
   stop(): Promise<void>
 }
@@ -42,8 +53,15 @@ export const relayers = [account(0), account(8)]
 /** Of several gateways; each needs one. */
 export const clusterRelayers = [...relayers, account(6), account(7)]
 
+/** Pays refunds; its key is public, too. */
+export const refunder = account(5)
+
 const payerCount = 32
+/** By role. */
+const returningCounts = { pass: 6, again: 6, lost: 2, trial: 6 }
 const blockTimeMs = 200
+/** In one transaction. */
+const mintsMax = 64
 /** Deeper than any reorganisation of a test, so that the preparation stays. */
 const settledBlocks = 12
 
@@ -52,8 +70,11 @@ const abi = parseAbi([
   'function approve(address spender, uint256 value) returns (bool)',
 ])
 
-/** Starts both chains with 200 ms blocks and 32 payers with tokens. A seed repeats the keys. */
-export async function startSetup(seed: string): Promise<Setup> {
+/**
+ * Starts both chains with 200 ms blocks and 32 payers with tokens, and that many fresh wallets with
+ * tokens beside the buyers who come back. A seed repeats the keys.
+ */
+export async function startSetup(seed: string, freshCount = 0): Promise<Setup> {
   const random = createRandom(`${seed} keys`)
   const payee = privateKeyToAccount(random.bytes32()).address
   const payers = Array.from({ length: payerCount }, (_, index) => ({
@@ -61,24 +82,39 @@ export async function startSetup(seed: string): Promise<Setup> {
     account: privateKeyToAccount(random.bytes32()),
     hasApproved: index % 2 === 0,
   }))
+  const wallet = (index: number, role: Wallet['role']): Wallet => ({
+    ...{ index, role },
+    account: privateKeyToAccount(random.bytes32()),
+  })
+  const roles = Object.keys(returningCounts) as Wallet['role'][]
+  const returning = roles
+    .flatMap((role) => Array<Wallet['role']>(freshCount > 0 ? returningCounts[role] : 0).fill(role))
+    .map((role, index) => wallet(index, role))
+  const fresh = Array.from({ length: freshCount }, (_, index) => wallet(index, 'trial'))
+  const funded = [...payers, ...returning, ...fresh].map((each) => each.account.address)
   const started = await Promise.allSettled(
-    (['usdg', 'usdc'] as const).map((manners) => startSite(manners, payers)),
+    (['usdg', 'usdc'] as const).map((manners) => startSite(manners, payers, funded)),
   )
   const sites = started.flatMap((each) => (each.status === 'fulfilled' ? [each.value] : []))
   const stop = async () => void (await Promise.all(sites.map(({ chain }) => chain.stop())))
   const failed = started.find((each) => each.status === 'rejected')
-  if (failed === undefined) return { sites, payers, payee, stop }
+  if (failed === undefined) return { sites, payers, returning, fresh, payee, stop }
   await stop()
   throw failed.reason
 }
 
-async function startSite(manners: 'usdg' | 'usdc', payers: readonly Payer[]): Promise<Site> {
+async function startSite(
+  manners: 'usdg' | 'usdc',
+  payers: readonly Payer[],
+  funded: readonly `0x${string}`[],
+): Promise<Site> {
   const { chainId } = networkOf('http://localhost', manners)
   const chain = await startChain({ chainId, blockTimeMs })
   const network = networkOf(chain.url, manners)
   try {
     await prepareChain(chain, network)
-    await fund(chain, network, payers)
+    await mint(chain, network, funded)
+    await approve(chain, network, payers)
     await mine(chain, settledBlocks)
   } catch (error) {
     await chain.stop()
@@ -87,15 +123,24 @@ async function startSite(manners: 'usdg' | 'usdc', payers: readonly Payer[]): Pr
   return { id: network.id, network, chain }
 }
 
-async function fund(chain: Chain, { asset }: NetworkConfig, payers: readonly Payer[]) {
-  const mints = payers.map(({ account: { address } }) => ({
-    target: asset.address,
-    allowFailure: false,
-    callData: encodeFunctionData({ abi, functionName: 'mint', args: [address, mintedAtomic] }),
-  }))
-  const data = encodeFunctionData({ abi: multicall3Abi, functionName: 'aggregate3', args: [mints] })
-  await execute(chain, [{ from: account(9).address, to: multicall3Address, data, gas: 9_000_000n }])
-  const approve = encodeFunctionData({
+/** Gives each its tokens. */
+async function mint(chain: Chain, { asset }: NetworkConfig, holders: readonly `0x${string}`[]) {
+  for (let from = 0; from < holders.length; from += mintsMax) {
+    const mints = holders.slice(from, from + mintsMax).map((holder) => ({
+      target: asset.address,
+      allowFailure: false,
+      callData: encodeFunctionData({ abi, functionName: 'mint', args: [holder, mintedAtomic] }),
+    }))
+    const args = [mints] as const
+    const data = encodeFunctionData({ abi: multicall3Abi, functionName: 'aggregate3', args })
+    const call = { from: account(9).address, to: multicall3Address, data, gas: 9_000_000n }
+    await execute(chain, [call])
+  }
+}
+
+/** Lets Permit2 transfer from those that may pay by it. */
+async function approve(chain: Chain, { asset }: NetworkConfig, payers: readonly Payer[]) {
+  const data = encodeFunctionData({
     abi,
     functionName: 'approve',
     args: [Permit.permit2Address, maxUint256],
@@ -110,7 +155,7 @@ async function fund(chain: Chain, { asset }: NetworkConfig, payers: readonly Pay
     approving.map(({ account: owner }) => ({
       from: owner.address,
       to: asset.address,
-      data: approve,
+      data,
     })),
   )
 }

@@ -66,7 +66,8 @@ export async function startUpstream(random: Random, gateways = 1): Promise<Upstr
       tell(isComplete ? 'model' : 'failure')
       return
     }
-    const draw = behaves ? 1 : random.next()
+    // The route of a merchant whose answers are always lost.
+    const draw = request.target.startsWith('/gone') ? 0 : behaves ? 1 : random.next()
     if (draw < 0.06) {
       call.end = 'failed'
       if (draw < 0.02) reply.send(500, '{"error":"broken"}')
