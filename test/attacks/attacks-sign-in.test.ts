@@ -517,10 +517,7 @@ describe('what is not a sign-in', () => {
     await club.served(headers)
     // A payment that is refused is not replaced by the sign-in.
     const spent = await club.signIn(buyer)
-    await club.refused(
-      { ...spent, ...paying },
-      { code: 'invalid-challenge', reason: expect.anything() as never },
-    )
+    await club.refused({ ...spent, ...paying }, { code: 'invalid-challenge', reason: /./ })
   })
 
   test('attack: a wallet without an entitlement writes nothing, however often it signs in', async () => {

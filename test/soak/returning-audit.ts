@@ -267,6 +267,7 @@ function auditCounters(all: Case): Finding[] {
       ({ nonce, result, sentAt, endedAt = sentAt }) =>
         nonce === undefined &&
         result.kind === 'answered' &&
+        result.entitlement !== '' &&
         !isDisturbed(sentAt, endedAt + recordMs),
     ).length
     const counted = (rowsOf.get(`again|${paymentOf(sale)?.id}`) ?? []).filter(

@@ -1,4 +1,5 @@
 import { expect, test } from 'bun:test'
+import { privateKeyToAccount } from 'viem/accounts'
 import { account } from '../../src/demo/accounts'
 import type { Use } from './returning'
 import { auditReturning, type Evidence } from './returning-audit'
@@ -7,7 +8,11 @@ import type { Wallet } from './setup'
 
 /** The audit of buyers who come back, in soak:crash, soak:faults and soak:cluster. */
 
-const wallet: Wallet = { index: 0, role: 'trial', account: account(1).local() as never }
+const wallet: Wallet = {
+  index: 0,
+  role: 'trial',
+  account: privateKeyToAccount(account(1).privateKey),
+}
 const route = 'trial'
 const id = `trial|club|/trial|${wallet.account.address.toLowerCase()}`
 const answered = { kind: 'answered', entitlement: 'kind=trial, remaining=1' } as const
