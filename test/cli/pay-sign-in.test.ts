@@ -143,7 +143,9 @@ describe('turnpike pay, where the 402 offers a sign-in', () => {
   test('a wallet without an entitlement pays, and gets the command that asks again', async () => {
     const token = `pay_${'0'.repeat(32)}.${'A'.repeat(43)}`
     const lie = { 'payment-entitlement': 'kind=pass, remaining=1' }
-    using shop = startShop({ paid: { headers: { 'payment-redeem': token, ...lie } } })
+    using shop = startShop({ paid: { headers: { 'payment-redeem': token } } })
+    using liar = startShop({ paid: { headers: lie } })
+    expect(await run(liar.url)).toBe(0)
     expect(await run(shop.url)).toBe(0)
     expect(err).toContain('sign-in    nothing to use: no_entitlement\n')
     expect(err).not.toContain('cost       nothing')
@@ -172,6 +174,9 @@ describe('turnpike pay, where the 402 offers a sign-in', () => {
   test('--no-sign-in and --dry-run sign no message', async () => {
     using shop = startShop({ answers: [pass] })
     expect(await run(shop.url, { 'dry-run': true })).toBe(0)
+    expect(err).toStartWith(
+      'sign-in    before a payment: the wallet may have this without one\n402 ',
+    )
     expect(shop.payments).toBe(0)
     expect(await run(shop.url, { 'no-sign-in': true })).toBe(0)
     expect([shop.payments, shop.signIns]).toEqual([1, []])

@@ -55,7 +55,7 @@ export async function finishPurchase(
   if (entitlement !== null && credential === undefined)
     say(`cost       nothing: ${SignIn.describe(entitlement)}`)
   const token = response.headers.get('payment-redeem')
-  if (token !== null) {
+  if (token !== null && entitlement === null) {
     say('again      the same answer costs nothing more, by a sign-in or by its token:')
     say(`  ${redemptionOf(purchase, token)}`)
   }

@@ -12,6 +12,7 @@ import { useEntitlement } from './entitlement'
 import { chooseFunded } from './funds'
 import { isAmount, readKey, readWays } from './key'
 import { type BuyRequest, finishPurchase, oneLine, problemOf, say } from './outcome'
+import * as SignIn from './SignIn'
 import * as Terms from './Terms'
 
 /** `ask` asks on the terminal; undefined without one. */
@@ -100,7 +101,11 @@ async function buy(purchase: BuyRequest, options: Options): Promise<number> {
   if (asked.status !== 402) return finishPurchase(asked, purchase, undefined)
   const offered = await read(asked)
   const terms = await choose(offered, purchase, wallet)
-  if (isRehearsal || wallet === undefined) return rehearse(terms, offered, wallet)
+  if (isRehearsal || wallet === undefined) {
+    if (!options['no-sign-in'] && SignIn.read(asked.headers, purchase.url) !== undefined)
+      say('sign-in    before a payment: the wallet may have this without one')
+    return rehearse(terms, offered, wallet)
+  }
   if (!(await isAllowed(terms, options))) return 1
   const { credential, response } = await payBy(terms, purchase, wallet)
   if (!(await lacksAllowance(response, terms)))
