@@ -57,8 +57,10 @@ export type RefundLedger = {
    * delivery of it begins.
    */
   request(request: RefundRequest): Promise<Requested>
-  /** All that are not refunded, the oldest first. */
-  open(): Promise<readonly Refund[]>
+  /** Those that are not refunded, the oldest first. `after`: only those after this one in the list. */
+  open(page: { after: string | undefined; limit: number }): Promise<readonly Refund[]>
+  /** How many are not refunded, by their state. */
+  countOpen(): Promise<Readonly<Record<Exclude<State, 'refunded'>, number>>>
   /** The newest first. `before`: only those after this one in the list. */
   list(page: { before: string | undefined; limit: number }): Promise<readonly Refund[]>
   /**

@@ -24,11 +24,11 @@ export function toRefund(found: unknown): Refund.Refund {
     ...row,
     note: note ?? undefined,
     transaction: paidHash ?? jobHash ?? undefined,
-    state: paidHash !== null ? 'refunded' : stateOf(jobState),
+    state: paidHash !== null ? 'refunded' : openStateOf(jobState),
   }
 }
 
-function stateOf(job: string | null): Refund.State {
+function openStateOf(job: string | null): Exclude<Refund.State, 'refunded'> {
   if (job === null) return 'requested'
   return job === 'broadcast' ? 'sent' : 'failed'
 }
@@ -48,7 +48,13 @@ export function createRefundReads(selects: Selects) {
     return async (values = {}) => (await found(values)).map(toRefund)
   }
   const byId = all('WHERE payment_id = $id')
-  const open = all('WHERE paid_hash IS NULL ORDER BY created_at, payment_id')
+  const open = all(`WHERE paid_hash IS NULL
+      AND (created_at, payment_id) > (CAST($at AS BIGINT), CAST($after AS TEXT))
+    ORDER BY created_at, payment_id LIMIT $limit`)
+  const counts = select<{ job: string | null; times: number }>(
+    `SELECT job, count(*) AS times FROM (SELECT ${ofJob('jobs.state')} AS job FROM refunds
+       WHERE paid_hash IS NULL) AS found GROUP BY job`,
+  )
   const list = all(`WHERE (created_at, payment_id) < (CAST($at AS BIGINT), CAST($before AS TEXT))
     ORDER BY created_at DESC, payment_id DESC LIMIT $limit`)
   const isDue = `state = 'confirmed' AND product = 'gateway' AND delivery <> 'delivered'
@@ -67,7 +73,15 @@ export function createRefundReads(selects: Selects) {
   const find = async (id: string) => (await byId({ id }))[0]
   return {
     find,
-    open: () => open(),
+    async open({ after = '', limit }: { after: string | undefined; limit: number }) {
+      const at = (await find(after))?.createdAt ?? 0
+      return open({ at, after, limit })
+    },
+    async countOpen() {
+      const found = { requested: 0, sent: 0, failed: 0 }
+      for (const { job, times } of await counts()) found[openStateOf(job)] += times
+      return found
+    },
     async list({ before = '', limit }: { before: string | undefined; limit: number }) {
       const at = (await find(before))?.createdAt ?? Number.MAX_SAFE_INTEGER
       return list({ at, before, limit })

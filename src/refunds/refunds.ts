@@ -59,19 +59,24 @@ type Context = RefundsOptions & {
   held: Map<string, Held>
   /** Payments whose job has changed, and how often their logs were looked for in vain. */
   changed: Map<string, number>
+  /** Refunds that are sent and not included, as of the last look at each. */
+  sent: Map<string, { network: Network.Id; amountAtomic: bigint }>
+  /** The round of looks through all that are not made: its last one, and all of it so far. */
+  round: { after: string | undefined; ids: Set<string> }
   signal: AbortSignal
 }
 
 /** What one look has read, which all refunds of a network share. */
 type Look = {
   heads: Map<Network.Id, bigint>
-  /** Amounts of refunds that are sent and not included. */
-  sent: Map<Network.Id, bigint>
   /** The least amount that the account cannot pay. */
   poorAt: Map<Network.Id, bigint>
   /** Networks of which no node answers. */
   away: Set<Network.Id>
 }
+
+/** Refunds of one look. Any number may be open, and the reads of all would stop the other requests. */
+const lookedMax = 200
 
 /** Looks at the logs of a refund that a node does not show. */
 const provingMax = 600
@@ -98,7 +103,9 @@ export function createRefunds(options: RefundsOptions) {
   const held = new Map<string, Held>()
   const changed: Context['changed'] = new Map()
   const end = new AbortController()
-  const own = { spans: new Map(), held, changed, signal: end.signal }
+  const round: Context['round'] = { after: undefined, ids: new Set() }
+  const sent: Context['sent'] = new Map()
+  const own = { spans: new Map(), held, changed, sent, round, signal: end.signal }
   const context: Context | undefined = key && account && { ...options, ...own, key, account }
   const fault = (error: unknown) => {
     if (!end.signal.aborted) log('refund-fault', { error })
@@ -108,9 +115,8 @@ export function createRefunds(options: RefundsOptions) {
   const sweeps = createLoop(async () => sweep?.().then(looks.wake, fault), sweepMs)
   const gauge = meter.gauge('refunds_open', 'Refunds of money that are not made.', ['state'])
   meter.onRender(async () => {
-    const open = await refunds.open()
-    for (const each of ['requested', 'sent', 'failed'] as const)
-      gauge.set(open.filter((refund) => refund.state === each).length, { state: each })
+    for (const [state, count] of Object.entries(await refunds.countOpen()))
+      gauge.set(count, { state })
   })
   settlement.onJob((id) => {
     const paymentId = paymentOf(id)
@@ -211,34 +217,46 @@ async function recheck({ refunds, changed, now }: Context): Promise<void> {
     if (createdAt > now() - dayMs) changed.set(paymentId, 0)
 }
 
-/** Takes the next step of each refund that is not made. */
+/** Takes the next step of refunds that are not made, some of them at each look. */
 async function look(context: Context): Promise<void> {
-  const { refunds, settlement, networks, held, changed } = context
-  const found: Look = { heads: new Map(), sent: new Map(), poorAt: new Map(), away: new Set() }
+  const { refunds, settlement, networks, held, changed, sent } = context
+  const found: Look = { heads: new Map(), poorAt: new Map(), away: new Set() }
   for (const [id, tries] of [...changed]) {
     changed.delete(id)
+    sent.delete(id)
     const refund = await refunds.find(id)
     if (refund?.state !== 'refunded') continue
     const wait = await take(context, found, refund, prove)
     // A node may lag behind the one that showed the receipt.
     if (wait !== undefined && tries < provingMax) changed.set(id, tries + 1)
   }
-  const open = await refunds.open()
-  const ids = new Set(open.map(({ paymentId }) => paymentId))
-  for (const id of held.keys()) if (!ids.has(id)) held.delete(id)
+  const open = await nextOf(context)
   // Those that are sent first: the account has their amounts still.
   for (const { paymentId, state, amountAtomic } of open) {
+    sent.delete(paymentId)
     if (state !== 'sent') continue
     held.delete(paymentId)
     const payment = await settlement.findById(paymentId)
-    const network = payment && refundable(networks, payment.transfer)
-    if (network) add(found, network, amountAtomic)
+    const network = payment && refundable(networks, payment.transfer)?.id
+    if (network) sent.set(paymentId, { network, amountAtomic })
   }
   for (const refund of open) {
     if (context.signal.aborted) return
     if (refund.state === 'requested') await take(context, found, refund, send)
     if (refund.state === 'failed') await take(context, found, refund, examine)
   }
+}
+
+/** The next refunds that are not made. After the last ones it begins again, and forgets all others. */
+async function nextOf({ refunds, held, sent, round }: Context): Promise<readonly Refund[]> {
+  const open = await refunds.open({ after: round.after, limit: lookedMax })
+  for (const { paymentId } of open) round.ids.add(paymentId)
+  round.after = open.at(-1)?.paymentId
+  if (open.length === lookedMax) return open
+  for (const known of [held, sent])
+    for (const id of known.keys()) if (!round.ids.has(id)) known.delete(id)
+  Object.assign(round, { after: undefined, ids: new Set() })
+  return open
 }
 
 /** What a step needs: the payment, its network, and the transfer that sends its money back. */
@@ -305,9 +323,11 @@ async function stepOf(
   return step(context, look, { refund, payment: { ...payment, blockNumber }, network, terms })
 }
 
-/** Subtracts a refund that is sent from what the account can pay. */
-function add({ sent }: Look, { id }: NetworkConfig, amountAtomic: bigint): void {
-  sent.set(id, (sent.get(id) ?? 0n) + amountAtomic)
+/** Amounts of refunds that are sent and not included. */
+function sentOf({ sent }: Context, { id }: NetworkConfig): bigint {
+  let sum = 0n
+  for (const { network, amountAtomic } of sent.values()) if (network === id) sum += amountAtomic
+  return sum
 }
 
 /** Writes and sends the next attempt, once its preconditions are proven. */
@@ -334,8 +354,7 @@ async function send(context: Context, look: Look, subject: Subject): Promise<Wai
   const [nonce, balance, moved] = results
   // A token may only log a used nonce, and not revert.
   if (isUsed(nonce)) return findElsewhere(context, look, subject, payment.blockNumber)
-  const spare =
-    (balance ? (Abi.uintAt(balance.slice(2)) ?? 0n) : 0n) - (look.sent.get(network.id) ?? 0n)
+  const spare = (balance ? (Abi.uintAt(balance.slice(2)) ?? 0n) : 0n) - sentOf(context, network)
   if (spare < amountAtomic) {
     look.poorAt.set(network.id, amountAtomic)
     return 'balance'
@@ -350,7 +369,7 @@ async function send(context: Context, look: Look, subject: Subject): Promise<Wai
     // Another gateway may have sent it, or a reorganisation may have come while this waited.
     { waitMs: 0, rider: { kind: 'repay', paymentId, attempts } },
   )
-  add(look, network, amountAtomic)
+  context.sent.set(paymentId, { network: network.id, amountAtomic })
   return end.kind === 'unavailable' ? 'relayer' : undefined
 }
 
@@ -449,6 +468,8 @@ function createSweep(context: Context): () => Promise<void> {
       const { ids, lastId } = await refunds.undelivered(page)
       for (const id of ids) {
         if ((await requestAutomatic(context, id)) === 'day-spent') return
+        // Each is a commit of its own, and other requests go on between them.
+        await new Promise((resolve) => setImmediate(resolve))
       }
       if (lastId === afterId) return
       afterId = lastId

@@ -206,7 +206,11 @@ for (const { name, open, isThere } of ledgers)
       const changed = await does.changedBy(() => record())
       expect(changed).toEqual([id, job].toSorted())
       expect(await find(id)).toMatchObject({ ...sent, state: 'refunded' })
-      expect((await own.ledger.refunds.open()).map(({ paymentId }) => paymentId)).not.toContain(id)
+      expect(
+        (await own.ledger.refunds.open({ after: undefined, limit: 1_000 })).map(
+          ({ paymentId }) => paymentId,
+        ),
+      ).not.toContain(id)
       const told = async () =>
         (await own.events(id)).filter(({ type }) => type === 'payment.refunded')
       const [event] = await told()
@@ -216,7 +220,11 @@ for (const { name, open, isThere } of ledgers)
       })
       await own.ledger.settling.reopen(transaction.network, transaction.hash)
       expect(await find(id)).toMatchObject(sent)
-      expect((await own.ledger.refunds.open()).map(({ paymentId }) => paymentId)).toContain(id)
+      expect(
+        (await own.ledger.refunds.open({ after: undefined, limit: 1_000 })).map(
+          ({ paymentId }) => paymentId,
+        ),
+      ).toContain(id)
       await record()
       expect(await find(id)).toMatchObject({ ...sent, state: 'refunded' })
       // The payment is not needed for it any more.
@@ -279,8 +287,14 @@ for (const { name, open, isThere } of ledgers)
       expect(all.map(({ paymentId }) => paymentId)).toEqual(ids.toReversed())
       const page = await own.ledger.refunds.list({ before: ids[3], limit: 2 })
       expect(page.map(({ paymentId }) => paymentId)).toEqual([ids[2] ?? '', ids[1] ?? ''])
-      const open = await own.ledger.refunds.open()
+      const open = await own.ledger.refunds.open({ after: undefined, limit: 1_000 })
       expect(open.slice(-5).map(({ paymentId }) => paymentId)).toEqual([...ids])
+      const next = await own.ledger.refunds.open({ after: ids[1], limit: 2 })
+      expect(next.map(({ paymentId }) => paymentId)).toEqual([ids[2] ?? '', ids[3] ?? ''])
+      const times = (state: string) => open.filter((each) => each.state === state).length
+      expect(await own.ledger.refunds.countOpen()).toEqual({
+        ...{ requested: times('requested'), sent: times('sent'), failed: times('failed') },
+      })
     })
 
     test('what was never delivered is found when it can no longer be redeemed', async () => {

@@ -279,7 +279,7 @@ describe.concurrent('by itself', () => {
     own.start()
     own.state.offsetMs = dayMs - 60_000
     await until(() => own.net.tap.calls.length > 0)
-    expect(await own.fixture.ledger.refunds.open()).toEqual([])
+    expect(await own.fixture.ledger.refunds.open({ after: undefined, limit: 1_000 })).toEqual([])
     // Each day has room for one of them.
     own.state.offsetMs = 26 * 3_600_000
     const made = async () => {
@@ -306,5 +306,43 @@ describe.concurrent('by itself', () => {
     const refunds = own.start()
     await until(() => refunds.waitOf(id) === 'gas')
     expect(own.jobs()).toEqual([])
+  })
+
+  test('attack: many that wait do not stop others, and are looked at in parts', async () => {
+    await using own = await ownRefunds()
+    const { id } = await own.pay()
+    const { sql } = own.fixture
+    const columns = sql.query<{ name: string }, []>('PRAGMA table_info(payments)').all()
+    const copied = columns.map(({ name }) => {
+      if (name === 'id') return "printf('pay_%032x', n)"
+      if (name === 'nonce' || name === 'transaction_hash') return "printf('0x%064x', n)"
+      return name === 'amount_atomic' ? "'1'" : name
+    })
+    const upTo = 'WITH RECURSIVE up (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM up WHERE n < 250)'
+    const names = columns.map(({ name }) => name).join(', ')
+    sql.run(`INSERT INTO payments (${names}) ${upTo} SELECT ${copied.join(', ')} FROM payments, up`)
+    sql.run(
+      `INSERT INTO refunds (payment_id, account, amount_atomic, reason, attempts, created_at)
+       ${upTo} SELECT printf('pay_%032x', n), ?, '1', 'undelivered', 0, n FROM up`,
+      [refunder.address],
+    )
+    await own.request(id)
+    const { refunds: ledger } = own.fixture.ledger
+    const pages: number[] = []
+    const refunds = own.start({
+      refunds: {
+        ...ledger,
+        async open(page) {
+          const found = await ledger.open(page)
+          pages.push(found.length)
+          return found
+        },
+      },
+    })
+    await own.untilState(id, 'refunded')
+    expect(pages.slice(0, 2)).toEqual([200, 51])
+    const last = `pay_${(250).toString(16).padStart(32, '0')}`
+    await until(() => refunds.waitOf(last) === 'gas' && pages.length > 4)
+    expect(refunds.waitOf(id)).toBeUndefined()
   })
 })

@@ -82,8 +82,9 @@ async function list({ refunds }: Ledger, { json, out }: Options): Promise<number
   const found = await refunds.list({ before: undefined, limit: listed })
   if (json) out(JSON.stringify(found.map(jsonOf)))
   else for (const each of found) out(lineOf(each))
-  const open = await refunds.open()
-  if (!json) out(`${open.length} not made yet; the newest ${listed} of all are shown`)
+  const { requested, sent, failed } = await refunds.countOpen()
+  const open = requested + sent + failed
+  if (!json) out(`${open} not made yet; the newest ${listed} of all are shown`)
   return 0
 }
 
