@@ -120,10 +120,14 @@ describe('trials', () => {
       ...times(5, 200),
       ...times(11, 402),
     ])
-    await club.refused(await signFor(await club.wallet(), '/trial'), {
+    const late = await club.wallet()
+    await club.refused(await signFor(late, '/trial'), {
       path: '/trial',
       ...denied('trial_day_spent'),
     })
+    // Nor is a node asked what such a wallet holds.
+    const asked = JSON.stringify(club.shop.taps[base]?.calls).toLowerCase()
+    expect(asked).not.toContain(late.address.slice(2).toLowerCase())
     // The pool of another route is another one.
     await club.served(await signFor(wallets[0] as LocalAccount, '/second'), '/second')
   })

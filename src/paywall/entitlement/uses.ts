@@ -68,7 +68,8 @@ export function createUses(options: Context) {
     'Answers without a further payment; `failed` ones are given back.',
     ['kind', 'outcome'],
   )
-  const context = { ...options, ends, checkTrial: createTrialCheck(options) }
+  const spentDays: SpentDays = new Map()
+  const context = { ...options, ends, spentDays, checkTrial: createTrialCheck(options) }
   const { entitlements, settlement, fingerprintOf, now } = options
   // The database reports its fault itself.
   const sweep = () => entitlements.sweep(now() - dayMs).catch(() => {})
@@ -154,9 +155,16 @@ export function assertSameRequest(
   if (!isSame) throw Denial.mismatch('The token belongs to another request.')
 }
 
+/** Days whose free answers are used up, and until when that is not looked at again. Unix ms. */
+type SpentDays = Map<string, number>
+/** So long no wallet is read for a day that was used up, although a failed use may be given back. */
+const spentMs = 5_000
+const spentDaysMax = 1_000
+type TrialState = { checkTrial: ReturnType<typeof createTrialCheck>; spentDays: SpentDays }
+
 /** The next free answer of a wallet. Throws ProblemError 402 when it has none. */
 async function trialOf(
-  { checkTrial, now }: Context & { checkTrial: ReturnType<typeof createTrialCheck> },
+  { checkTrial, spentDays, now }: Context & TrialState,
   { item, purpose: { merchant, route }, client }: GatewaySale,
   { wallet, network, chain }: SignedIn,
   found: readonly Entitlement[],
@@ -171,7 +179,9 @@ async function trialOf(
   const { requests: usesMax, totalPerDay, floors } = trial
   const remaining = usesMax - (begun?.uses ?? 0) - 1
   if (remaining < 0) throw Denial.notEntitled('entitlement_spent')
+  const day = { id: dayId({ merchant, route }, now()), max: totalPerDay }
   if (begun === undefined) {
+    if (now() < (spentDays.get(day.id) ?? 0)) throw Denial.notEntitled('trial_day_spent')
     const floor = floors.find((each) => each.network === chain)
     const signedFor = item.offers.find((offer) => offer.network.id === chain)?.network
     if (floor === undefined || signedFor === undefined) throw Denial.notEntitled('no_entitlement')
@@ -180,7 +190,7 @@ async function trialOf(
   }
   const counted = {
     entitlement: { trial: { merchant, route, wallet, network: chain, usesMax } },
-    day: { id: dayId({ merchant, route }, now()), max: totalPerDay },
+    day,
   }
   return { kind: 'trial', wallet, until: undefined, payment: undefined, remaining, counted }
 }
@@ -212,7 +222,7 @@ async function give(
 
 /** Counts a use of the first that still has one. Throws ProblemError. */
 async function take(
-  { entitlements, now }: Context,
+  { entitlements, spentDays, now }: Context & Pick<TrialState, 'spentDays'>,
   own: Pick<Use, 'id' | 'next'>,
   all: readonly Open[],
 ): Promise<Use> {
@@ -222,7 +232,10 @@ async function take(
     const used = await entitlements.use({ id, ...open.counted, attemptsMax, now: now() })
     if (used === 'used') return { ...open, ...own }
     if (used === 'id-used') throw refused(nonceUsed)
-    if (used === 'day-spent') reason = 'trial_day_spent'
+    if (used !== 'day-spent') continue
+    reason = 'trial_day_spent'
+    if (spentDays.size >= spentDaysMax) spentDays.clear()
+    if (open.counted.day) spentDays.set(open.counted.day.id, now() + spentMs)
   }
   throw Denial.notEntitled(reason)
 }
