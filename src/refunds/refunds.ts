@@ -411,6 +411,8 @@ async function findElsewhere(
   const use = { network: network.id, asset, account, nonce, around }
   const found = await findUse(settlement, spans, use, (receipt) => isPaidBy(receipt, terms))
   if (found === undefined) return 'elsewhere'
+  // Ours, which the node had not shown before.
+  if (refund.state === 'refunded' && found.hash === refund.transaction) return undefined
   // A reorganisation could remove it, and nothing would look for it again.
   if (!(await isDeep(context, look, network, found.blockNumber))) return 'depth'
   const { paymentId } = refund
