@@ -94,7 +94,8 @@ async function soak(): Promise<number> {
       ...{ setup, upstream, random, url: balancer.url, pauseMaxMs: 300 },
       operator: {
         ...{ store: storeOf(read), directory, random: random.fork('operator'), change: read },
-        ...{ executable: join(directory, 'turnpike'), data: [] },
+        executable: join(directory, 'turnpike'),
+        data: ['--config', join(directory, 'gateway-0', 'merchants.toml')],
         env: () => ({
           ...{ REFUND_KEY: refunder.privateKey, DATABASE_URL: postgres.url(database) },
         }),

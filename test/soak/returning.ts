@@ -132,14 +132,15 @@ export function createReturning(options: Options): Returning {
       return shown
     }
     const token = tokenOf(body)
-    if (token !== undefined && (kind !== 'again' || own.chance(0.5)))
-      return { headers: { 'payment-redeem': token }, nonce: undefined }
+    if (token !== undefined && (kind !== 'again' || own.chance(0.5))) return redeeming(token)
     const isTransient =
       status >= 500 || status === 429 || String(body.code) === 'payment-in-progress'
     const isSpent = one !== undefined && body.reason === 'invalid_siwx_nonce'
     // A sign-in continues a payment as its token does.
-    if (token !== undefined || (one && (isTransient || isSpent)))
-      return (await signFor(target, wallet.account, own)) ?? shown
+    if (token !== undefined || (one && (isTransient || isSpent))) {
+      const before = token === undefined ? shown : redeeming(token)
+      return (await signFor(target, wallet.account, own)) ?? before
+    }
     if (!isTransient) sale.end = 'refused'
     return shown
   }
@@ -167,9 +168,7 @@ export function createReturning(options: Options): Returning {
     const target = sale?.url ?? `${url}/m${path}?n=${serial}`
     const token = sale?.token !== undefined && own.chance(0.5) ? sale.token : undefined
     const shown =
-      token === undefined
-        ? await signFor(target, wallet.account, own)
-        : { headers: { 'payment-redeem': token }, nonce: undefined }
+      token === undefined ? await signFor(target, wallet.account, own) : redeeming(token)
     if (shown === undefined) return undefined
     const one = open(of, shown, serial)
     end(one, await fetchAnswer(target, shown.headers).catch(() => undefined), serial)
@@ -242,6 +241,10 @@ export function createReturning(options: Options): Returning {
 
 /** What a request shows; the nonce of a sign-in. */
 type Shown = { headers: Record<string, string>; nonce: string | undefined }
+
+const redeeming = (token: string): Shown => ({
+  ...{ headers: { 'payment-redeem': token }, nonce: undefined },
+})
 
 /** The credential; undefined while none is offered. */
 async function sign(sale: Sale, random: Random): Promise<Shown | undefined> {

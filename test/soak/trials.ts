@@ -40,7 +40,7 @@ const token = network.asset.address
 const kinds = new Map<string, Kind>()
 const freeOf = new Map<string, number>()
 let clients = 0
-const costs = new Map<string, { wei: bigint; blocks: number }>()
+const costs = new Map<string, { wei: bigint; blocks: number; wallets: number }>()
 const of = (list: readonly Wallet[]) => list.map(({ address }) => address)
 const height = async () => Number(await net.chain.rpc('eth_blockNumber', []))
 const children: Bun.Subprocess[] = []
@@ -82,7 +82,7 @@ async function attack(): Promise<number> {
     const [weiBefore, blocksBefore] = [await weiOf(net.chain, farmer), await height()]
     await act(rows, (row) => sendAll(url, kind, row, requests + 1))
     const wei = weiBefore - (await weiOf(net.chain, farmer))
-    costs.set(kind, { wei, blocks: (await height()) - blocksBefore })
+    costs.set(kind, { wei, blocks: (await height()) - blocksBefore, wallets: list.length })
   }
   await sendAll(url, 'honest after it', honest[2] ?? [], 1)
   const seconds = (performance.now() - startedAt) / 1_000
@@ -177,10 +177,10 @@ function evaluate({ seconds, coldMb, peakMb }: Result): number {
       ([kind, { answers, calls }]) =>
         `  ${kind.padEnd(16)}${JSON.stringify(answers)}, ${calls} calls of the node`,
     ),
-    ...[...costs].map(([kind, { wei, blocks }]) => {
+    ...[...costs].map(([kind, { wei, blocks, wallets: count }]) => {
       const usd = (Number(wei) / 1e18) * sponsorDefaults.ethPriceUsd
-      const each = (usd / Math.max(1, free(kind))).toFixed(5)
-      return `  ${kind}: ${free(kind)} of ${perDay} free answers, ${blocks} blocks, gas of ${usd.toFixed(2)} USD at ${Number(baseFeeWei) / 1e9} gwei, ${each} USD each`
+      const each = (usd / count / requests).toFixed(4)
+      return `  ${kind}: ${free(kind)} of ${perDay} free answers, ${count} wallets in ${blocks} blocks; at ${Number(baseFeeWei) / 1e9} gwei gas of ${(usd / count).toFixed(4)} USD a wallet, ${each} USD a free answer`
     }),
     `at most ${most} of ${requests} of a wallet; a capital of ${(Number(least) * rowLength) / 1e6} USD`,
     `memory: ${coldMb.toFixed()} MB before, ${peakMb.toFixed()} MB at most`,
