@@ -17,6 +17,8 @@ export function createEntitlements({
 } {
   const recover = () => commits.add({ call: 'recover_uses', input: {}, key: '' })
   const sweep = createEntitlementSweep({ change: changeOf({ commits }) })
+  /** What the running uses of this process are counted by. */
+  const counters = new Map<string, readonly string[]>()
   return {
     ...createEntitlementReads(selectsOf(reader)),
     recover,
@@ -25,22 +27,30 @@ export function createEntitlements({
       const { trial, day } = freshRows(input)
       const used = 'id' in entitlement ? entitlement.id : (trial?.id ?? '')
       const rowOf = (row: typeof trial) => (row === undefined ? null : toJson(entitlements, row))
-      return commits.add({
+      const counted = [used, ...(day ? [day.id] : [])]
+      const outcome = await commits.add({
         call: 'use_entitlement',
         input: { id, entitlement: used, trial: rowOf(trial), day: rowOf(day), attempts, at, by },
         // A paid one locks its payment first.
         key: used.split('|').at(-1) ?? used,
-        locks: [id, used, ...(day ? [day.id] : [])],
+        locks: [id, ...counted],
         read: (value) => value as Used,
       })
+      if (outcome === 'used') counters.set(id, counted)
+      return outcome
     },
-    end: (id, isDelivered) =>
-      commits.addSoon({
+    async end(id, isDelivered) {
+      const counted = counters.get(id)
+      counters.delete(id)
+      return commits.addSoon({
         call: 'end_use',
         input: { id, is_delivered: isDelivered },
         key: id,
+        // One that is given back changes its counters, which the commits of gateways share.
+        locks: isDelivered ? undefined : counted,
         read: (value) => value === true,
-      }),
+      })
+    },
     async sweep(before) {
       // A gateway that has left may have lost the end of a use.
       await recover()

@@ -158,6 +158,32 @@ for (const { name, open, isThere } of ledgers)
       expect(await use((await buy(pass())).id, same)).toBe('id-used')
     })
 
+    test('attack: uses of many passes that fail at two gateways do not lock each other out', async () => {
+      const passes = await Promise.all(
+        Array.from({ length: 12 }, () => buy(pass({ usesMax: 1_000 }))),
+      )
+      let running: string[] = []
+      for (let round = 0; round < 5; round++) {
+        const left = running
+        running = Array.from({ length: round < 4 ? 120 : 0 }, useId)
+        await Promise.all([
+          both(left.length, (of, index) => of.entitlements.end(left[index] ?? '', false)),
+          both(running.length, async (of, index) => {
+            // Each gateway has another order.
+            const place = index % 2 ? index * 5 : index * 7 + round
+            const { id = '' } = passes[place % 12] ?? {}
+            expect(await use(id, running[index], at + 2, of)).toBe('used')
+          }),
+        ])
+      }
+      for (const { id } of passes) expect((await counts(id))?.[0]).toBe(0)
+      if (name === 'SQLite') return
+      const [found] = await own.run(
+        'SELECT deadlocks AS times FROM pg_stat_database WHERE datname = current_database()',
+      )
+      expect(Number(found?.times)).toBe(0)
+    })
+
     test('a failed use is given back once, and the attempts are limited', async () => {
       const { entitlements } = own.ledger
       const { id } = await buy(pass({ usesMax: 1 }))
