@@ -97,8 +97,8 @@ export function createUses(options: Context) {
       const own = found.filter((each) => network === undefined || each.network === network)
       const owed = own.find((each) => isOwed(each, now()))
       if (owed?.payment !== undefined) {
-        // Counted for its nonce only: the payment counts its own attempts.
-        await take(context, by, [openOf(owed)])
+        // Counted for its nonce only: the payment limits its own attempts, and is not to be paid again.
+        await take(context, { ...by, attemptsMax: owedMax }, [openOf(owed)])
         await entitlements.end(by.id, false)
         return options.resume(sale, owed.payment)
       }
@@ -122,6 +122,9 @@ export function createUses(options: Context) {
     },
   }
 }
+
+/** More sign-ins than can be made for a payment that is owed. */
+const owedMax = 1_000_000_000
 
 /** What is over is deleted so often, a day later. */
 const sweepMs = 600_000
@@ -223,13 +226,13 @@ async function give(
 /** Counts a use of the first that still has one. Throws ProblemError. */
 async function take(
   { entitlements, spentDays, now }: Context & Pick<TrialState, 'spentDays'>,
-  own: Pick<Use, 'id' | 'next'>,
+  { attemptsMax: most = attemptsMax, ...own }: Pick<Use, 'id' | 'next'> & { attemptsMax?: number },
   all: readonly Open[],
 ): Promise<Use> {
   const { id } = own
   let reason: Denial.Unentitled = 'entitlement_spent'
   for (const open of all) {
-    const used = await entitlements.use({ id, ...open.counted, attemptsMax, now: now() })
+    const used = await entitlements.use({ id, ...open.counted, attemptsMax: most, now: now() })
     if (used === 'used') return { ...open, ...own }
     if (used === 'id-used') throw refused(nonceUsed)
     if (used !== 'day-spent') continue

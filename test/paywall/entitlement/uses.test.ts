@@ -37,6 +37,11 @@ concurrency_max = 1
 path = "/one"
 price = "0.005"
 pass = { price = "0.05", period = "24h", requests = 9 }
+[[merchants.routes]]
+path = "/two"
+price = "0.005"
+again = "1h"
+again_max = 1
 `
 
 const trial =
@@ -384,6 +389,24 @@ test('a use takes a place at the upstream, as a payment does', async () => {
   expect((await first).status).toBe(200)
   await untilBooked()
   expect((await send('narrow/one', second)).status).toBe(200)
+})
+
+test('a payment is owed, however often its wallet signs in while no place is free', async () => {
+  const wallet = await walletWith(10_000n)
+  shop.upstream.script = (_, reply) => reply.send(500)
+  expect((await buy(at('narrow/two'), { ...x402, signer: wallet })).status).toBe(502)
+  const reached = Promise.withResolvers<Reply>()
+  shop.upstream.script = (_, reply) => reached.resolve(reply)
+  const other = buy(at('narrow/one'), { ...x402, signer: await walletWith(10_000n) })
+  const reply = await reached.promise
+  // A 402 would have it paid a second time.
+  for (let tries = 0; tries < 8; tries++) expect((await use(wallet, 'narrow/two')).status).toBe(503)
+  shop.upstream.script = undefined
+  reply.send(200)
+  expect((await other).status).toBe(200)
+  await untilEnded(shop)
+  const response = await use(wallet, 'narrow/two')
+  expect([response.status, response.headers.has('payment-response')]).toEqual([200, true])
 })
 
 test('uses are counted by kind in the metrics and the funnel, and logged without the sign-in', async () => {
