@@ -115,6 +115,26 @@ test('after a pause behind an answer the buyer may present its credential again'
   await deliveries.stop()
 })
 
+test('a buyer that left before its answer failed may be back in the same turn', async () => {
+  await using own = await ownSettlement()
+  const { deliveries } = await pausable(own, 'now')
+  for (const hasLeft of [false, true]) {
+    const { outcome, found, ...made } = await paid(own)
+    const buyer = new AbortController()
+    const fulfil = async () => {
+      if (hasLeft) buyer.abort()
+      const detail = 'The upstream has failed.'
+      return { delivered: false, code: 'upstream-failed', upstreamStatus: 500, detail } as const
+    }
+    const request = { ...made.request, signal: buyer.signal, fulfil }
+    await deliveries.deliver(request, outcome, 'x402', () => undefined).catch(() => undefined)
+    const payment = await found()
+    if (payment === undefined) throw new Error('no payment')
+    expect(await deliveries.wasAnswered(payment)).toBe(!hasLeft)
+  }
+  await deliveries.stop()
+})
+
 /** A stream whose first bytes come after the pause. */
 function streamOf(bytes: Uint8Array, wake: () => void): ReadableStream<Uint8Array> {
   let isOver = false

@@ -463,16 +463,19 @@ async function refuse(
   // The token must be on the disk before its buyer has it.
   await endUndelivered(context, payment, upstreamStatus)
   await pulse.afterPause()
-  // Mark it after the answer is made: until then its buyer has only the credential, no token.
-  answering.add(payment.id)
-  const answered = request.envelope?.taken ?? Promise.resolve(true)
-  void answered.then((isTaken) => {
-    const wasPaused = pulse.beforeNextTurn()
-    setImmediate(() => {
-      if (!isTaken || request.signal.aborted || wasPaused()) answering.delete(payment.id)
-      else markAnswered(context, payment, request.requestId)
+  // Mark it after the answer is made: until then its buyer has only the credential, no token. A buyer
+  // that has left by now gets no token, and may be back before this turn of the event loop ends.
+  if (!request.signal.aborted) {
+    answering.add(payment.id)
+    const answered = request.envelope?.taken ?? Promise.resolve(true)
+    void answered.then((isTaken) => {
+      const wasPaused = pulse.beforeNextTurn()
+      setImmediate(() => {
+        if (!isTaken || request.signal.aborted || wasPaused()) answering.delete(payment.id)
+        else markAnswered(context, payment, request.requestId)
+      })
     })
-  })
+  }
   const fields = { requestId: request.requestId, payment: payment.id, upstreamStatus }
   log('payment-undelivered', fields)
   onUndelivered?.({ ...payment.purpose, upstreamStatus })
