@@ -328,9 +328,10 @@ function auditRefunds({ sales, repaid, refundOf, payments, calls, entitled, paym
     if (!isRight) findings.push(finding('mismatch', 'a wrong refund', row, moved, payment))
     if (row.reason === 'undelivered' && payment?.delivery === 'delivered')
       findings.push(finding('unpaid', 'a delivered payment was refunded by itself', row, payment))
+    // The command reads its clock before its commit, which waits for those of the service.
     const late = entitled.uses.filter(
       ({ entitlement_id, created_at }) =>
-        entitlement_id.endsWith(`|${row.payment_id}`) && created_at > row.created_at,
+        entitlement_id.endsWith(`|${row.payment_id}`) && created_at > row.created_at + recordMs,
     )
     if (late.length > 0) findings.push(finding('unpaid', 'used after the refund', row, ...late))
     const serial = sales.find((sale) => paymentOf(sale)?.id === row.payment_id)?.serial
