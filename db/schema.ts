@@ -939,7 +939,7 @@ export const entitlements = table(
     /** Begun uses, failed ones too. */
     attempts: integer('attempts').notNull(),
     createdAt: at('created_at').notNull(),
-    /** From then on nobody can use it; NULL for one that is kept. */
+    /** Unix ms after which no request can use it; NULL for one that is kept. */
     expiresAt: at('expires_at'),
   },
   (self) => [

@@ -294,7 +294,7 @@ const count = (description: string, maximum: number, example: string) =>
 
 export const trial = K.keys({
   requests: count('Free answers of a wallet, once and for all.', 1000, '3'),
-  per: K.oneOf(['wallet'])('Who has them.', 'wallet'),
+  per: K.oneOf(['wallet'])('What the free answers are counted for.', 'wallet'),
   totalPerDay: count('Free answers of all wallets in a UTC day.', 1_000_000, '500'),
   minBalanceAtomic: K.price(
     'Least balance of the asset, in USD; that of `sponsor` of the network by default, else 0.10.',

@@ -11,7 +11,7 @@ import { freshWallet, setTokens } from '../harness/sponsor'
 import type { Reply } from '../harness/upstream'
 import { until } from '../harness/world'
 
-/** Attacks on trials, passes, re-access and refunds: nobody gets more than what was given or paid. */
+/** Attacks on trials, passes, re-access and refunds: no wallet gets more than what was given or paid. */
 
 let chains: Chain[]
 let club: Club
@@ -322,7 +322,7 @@ describe('passes', () => {
     await club.refused(await signFor(wallet), denied('no_entitlement'))
   })
 
-  test('attack: nobody pays for a pass by accident, and nobody gets one for the price of a request', async () => {
+  test('attack: no buyer pays for a pass by accident, and none gets one for the price of a request', async () => {
     const asked = await ask(club.at('/data'))
     const [offer] = asked.required.accepts
     expect(offer?.amount).toBe('5000')

@@ -295,7 +295,7 @@ for (const { name, open, isThere } of ledgers)
       expect(await use(id, running)).toBe('id-used')
     })
 
-    test('a sweep deletes what nobody can use any more', async () => {
+    test('a sweep deletes what no request can use any more', async () => {
       const short = await buy(again({ periodMs: 1 }))
       const long = await buy(again({ periodMs: 9 * dayMs }))
       const paid = await buy(pass({ periodMs: 1 }))

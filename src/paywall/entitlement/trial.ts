@@ -10,7 +10,7 @@ import type { Settlement } from '../../settlement/settlement'
 import * as Denial from '../Denial'
 import type { Item } from '../offer/Item'
 
-/** Who may begin a trial: wallets that hold something of the asset, and have held it for a while. */
+/** The check before a trial: its wallet holds enough of the asset, and has held it for a while. */
 
 type Floor = NonNullable<Item['trial']>['floors'][number]
 
