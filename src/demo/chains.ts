@@ -115,10 +115,10 @@ export async function startChain(chainId: number, { hasKeys = false, args = [] }
 }
 
 /**
- * Places the network's token, and the real Permit2, proxies of the schemes `exact` and `upto`, and
- * Multicall3 at their addresses. Mints to the accounts 1 to 5. Accounts 1 and 2 approve Permit2; 3 to 5
- * have no gas on chain 4663. Once per chain. Throws when anything fails or the token's EIP-712
- * domain is not the configured one.
+ * Places the network's token, the contracts of payment channels, and the real Permit2, proxies of the
+ * schemes `exact` and `upto`, and Multicall3 at their addresses. Mints to the accounts 1 to 5. Accounts
+ * 1 and 2 approve Permit2; 3 to 5 have no gas on chain 4663. Once per chain. Throws when anything fails
+ * or the token's EIP-712 domain is not the configured one.
  */
 export async function prepareChain(chain: Chain, network: Network): Promise<void> {
   if (chain.chainId !== network.chainId)
@@ -129,6 +129,9 @@ export async function prepareChain(chain: Chain, network: Network): Promise<void
     // Without a receiver the call runs the creation code, which returns the runtime code.
     ['eth_call', [{ data: Artifacts.multicall3.bytecode }, 'latest']],
     ['anvil_setCode', [token, Artifacts.Stablecoin.deployedBytecode]],
+    ...Artifacts.placed.map(({ address, artifact }): RpcCall => {
+      return ['anvil_setCode', [address, artifact.deployedBytecode]]
+    }),
     ...poor.map((index): RpcCall => ['anvil_setBalance', [account(index).address, '0x0']]),
   ])
   await chain.rpc('anvil_setCode', [multicall3Address, multicall])

@@ -231,6 +231,25 @@ contract Stablecoin {
         );
     }
 
+    /// @dev Only USDC has this form.
+    function receiveWithAuthorization(
+        address from,
+        address to,
+        uint256 value,
+        uint256 validAfter,
+        uint256 validBefore,
+        bytes32 nonce,
+        bytes memory signature
+    ) external {
+        if (!revertsOnUsedNonce) revert FacetNotFound();
+        check(to == msg.sender, "FiatTokenV2: caller must be the payee", CallerMustBePayee.selector);
+        settle(
+            RECEIVE_WITH_AUTHORIZATION_TYPEHASH,
+            Authorization(from, to, value, validAfter, validBefore, nonce),
+            signature
+        );
+    }
+
     function cancelAuthorization(address authorizer, bytes32 nonce, uint8 v, bytes32 r, bytes32 s) external {
         cancelAuthorization(authorizer, nonce, abi.encodePacked(r, s, v));
     }
