@@ -13,7 +13,7 @@ import {
   uniqueIndex,
 } from 'drizzle-orm/sqlite-core'
 import type { Address, Hex } from 'viem'
-import type { TransferMethod } from '../src/protocol/Asset'
+import type { PaymentMethod } from '../src/protocol/Asset'
 import type * as Client from '../src/protocol/Client'
 import type * as Network from '../src/protocol/Network'
 import * as Authorization from './Authorization'
@@ -152,7 +152,7 @@ export const payments = table(
   'payments',
   {
     id: text('id').primaryKey(),
-    method: text('method').$type<TransferMethod>().notNull(),
+    method: text('method').$type<PaymentMethod>().notNull(),
     network: text('network').$type<Network.Id>().notNull(),
     chainId: integer('chain_id').notNull(),
     asset: address('asset').notNull(),

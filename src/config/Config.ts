@@ -25,6 +25,9 @@ type NetworkKeys = TableValues<typeof keys.network>
 
 export type Sponsor = TableValues<typeof keys.sponsor>
 
+/** Payment channels of a network. */
+export type Channels = TableValues<typeof keys.channels>
+
 export type Merchant = TableValues<typeof keys.merchant> & {
   /** Values of this merchant that came from the environment and are sent upstream; never shown. */
   secrets: readonly string[]

@@ -44,9 +44,10 @@ export function readEnv(env: Env): Lookup {
 
 /** Names of what no upstream, page or place of alerts may get. */
 export const ownSecrets: ReadonlySet<string> = new Set(
-  'RELAYER_KEYS DESK_KEY REFUND_KEY CHALLENGE_SECRETS RECEIPT_KEY ADMIN_TOKEN DATABASE_URL'.split(
-    ' ',
-  ),
+  (
+    'RELAYER_KEYS DESK_KEY REFUND_KEY CHALLENGE_SECRETS RECEIPT_KEY RECEIVER_AUTHORIZER_KEY ' +
+    'ADMIN_TOKEN DATABASE_URL'
+  ).split(' '),
 )
 
 export type Secrets = {
@@ -61,6 +62,8 @@ export type Secrets = {
   /** HMAC keys of at least 32 bytes. The first signs challenges, all verify. */
   challengeSecrets: readonly Uint8Array[]
   receiptKey: Uint8Array
+  /** Signs claims and refunds of payment channels; generated only for a network that has them. */
+  receiverAuthorizerKey: Uint8Array | undefined
   adminToken: string
   /** Paths of the files that this call created. */
   generated: readonly string[]
@@ -71,6 +74,8 @@ type Options = {
   env: Env
   /** With a database server every gateway has the same secrets, so none is generated. */
   isShared?: boolean | undefined
+  /** Whether a network has payment channels. */
+  hasChannels?: boolean | undefined
   /** Random bytes of the given length; the system's by default. */
   random?: (length: number) => Uint8Array
 }
@@ -85,13 +90,22 @@ const order = 0xfffffffffffffffffffffffffffffffebaaedce6af48a03bbfd25e8cd0364141
  * generates them (file mode 0600). Throws `EnvironmentError` with all faults and without any value.
  * Generates nothing while there is a fault.
  */
-export function loadSecrets({ dataDir, env, isShared, random = randomBytes }: Options): Secrets {
+export function loadSecrets({
+  dataDir,
+  env,
+  isShared,
+  hasChannels,
+  random = randomBytes,
+}: Options): Secrets {
   const lookup = readEnv(env)
   const state: State = { dataDir, random, generated: [] }
   const errors: string[] = []
   const relayer = attempt(errors, () => keysOf(lookup, 'RELAYER_KEYS'))
   const desk = attempt(errors, () => keysOf(lookup, 'DESK_KEY', 1)?.[0])
-  attempt(errors, () => findRefundKey(env, [...(relayer ?? []), desk]))
+  const refund = attempt(errors, () => findRefundKey(env, [...(relayer ?? []), desk]))
+  const authorizer = attempt(errors, () =>
+    authorizerKeyOf(lookup, [...(relayer ?? []), desk, refund]),
+  )
   const challenge = attempt(errors, () => challengeSecretsOf(lookup))
   const receipt = attempt(errors, () => keysOf(lookup, 'RECEIPT_KEY', 1)?.[0])
   const admin = attempt(errors, () => adminTokenOf(lookup))
@@ -103,6 +117,12 @@ export function loadSecrets({ dataDir, env, isShared, random = randomBytes }: Op
       if (isShared) throw new EnvironmentError(unshared(name, path))
       return storedKey(state, path)
     }) ?? new Uint8Array()
+  const storedAuthorizer = () => {
+    const file = 'receiver-authorizer.key'
+    if (hasChannels) return stored(file, 'RECEIVER_AUTHORIZER_KEY')
+    // Channels that are still open need it after the last network has lost its table.
+    return isShared ? undefined : attempt(errors, () => readStored(join(dataDir, file)))
+  }
   const relayerKeys = relayer ?? [stored('relayer.key', 'RELAYER_KEYS')]
   const secrets: Secrets = {
     relayerKeys,
@@ -111,6 +131,9 @@ export function loadSecrets({ dataDir, env, isShared, random = randomBytes }: Op
     refundKey: attempt(errors, () => findRefundKey(env, relayerKeys)),
     challengeSecrets: challenge ?? [stored('challenge.secret', 'CHALLENGE_SECRETS')],
     receiptKey: receipt ?? stored('receipt.key', 'RECEIPT_KEY'),
+    receiverAuthorizerKey: authorizer
+      ? attempt(errors, () => authorizerKeyOf(lookup, relayerKeys))
+      : storedAuthorizer(),
     adminToken: admin ?? hexOf(stored('admin.token', 'ADMIN_TOKEN')),
     generated: state.generated,
   }
@@ -173,6 +196,19 @@ export function findRefundKey(
   throw new EnvironmentError(
     'REFUND_KEY is a key of RELAYER_KEYS or DESK_KEY: refunds need an account of their own ' +
       '(openssl rand -hex 32)',
+  )
+}
+
+/** The key of claims and refunds of channels: no key of an account that sends or holds money. */
+function authorizerKeyOf(
+  lookup: Lookup,
+  others: readonly (Uint8Array | undefined)[],
+): Uint8Array | undefined {
+  const [key] = keysOf(lookup, 'RECEIVER_AUTHORIZER_KEY', 1) ?? []
+  if (key === undefined || !isAmong(others, key)) return key
+  throw new EnvironmentError(
+    'RECEIVER_AUTHORIZER_KEY is a key of RELAYER_KEYS, DESK_KEY or REFUND_KEY: channels need a key ' +
+      'of their own (openssl rand -hex 32)',
   )
 }
 

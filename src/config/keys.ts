@@ -132,6 +132,20 @@ const gasPerDayWei = K.keys({
   sponsor: K.wei('ETH of grants a day, with their gas, in wei.', '2000000000000000'),
 })
 
+export const channels = K.keys({
+  withdrawDelayMs: {
+    ...K.withdrawDelay('How long a buyer waits for a withdrawal of its own; 15min to 30d.', '24h'),
+    name: 'withdraw_delay',
+  },
+  minDepositAtomic: K.price('Least deposit, in USD.', '0.50'),
+  claimEveryMs: {
+    ...K.duration('How often vouchers are claimed; at most a tenth of withdraw_delay.', '15min'),
+    name: 'claim_every',
+  },
+  claimAboveAtomic: K.price('USD of a channel that are claimed at once.', '1.00'),
+  unclaimedMaxAtomic: K.price('Most unclaimed USD of all channels together.', '50'),
+})
+
 export const network = K.keys({
   name: K.required('Name in documents.', V.filled, '"Base"', ''),
   rpcUrls: K.own<readonly string[]>(strings('Nodes, the preferred one first.'), true),
@@ -149,6 +163,7 @@ export const network = K.keys({
   gasPerDayWei: K.group(gasPerDayWei),
   asset: K.own<Asset>(K.tableOf(asset), true),
   sponsor: K.own<K.TableValues<typeof sponsor> | undefined>(K.tableOf(sponsor)),
+  channels: K.own<K.TableValues<typeof channels> | undefined>(K.tableOf(channels)),
 })
 
 export const facilitator = K.keys({
@@ -323,6 +338,8 @@ export type Method = (typeof methods)[number]
 /** Methods whose requests have a body. */
 export const withBody: readonly Method[] = ['POST', 'PUT', 'PATCH']
 
+export const schemes = ['exact', 'channel', 'upto'] as const
+
 export const route = K.keys({
   // Literal segments only. Empty: the merchant itself.
   path: K.required(
@@ -370,6 +387,10 @@ export const route = K.keys({
   // Undefined means an object.
   answer: K.own<JsonSchema | undefined>(jsonSchema('JSON Schema of the answer, for documents.')),
   meter: K.own<Meter | undefined>(K.tableOf(meter)),
+  // Undefined: each scheme that is possible.
+  schemes: K.own<readonly (typeof schemes)[number][] | undefined>(
+    strings(`Schemes that are offered: ${schemes.join(', ')}; all that are possible by default.`),
+  ),
   again: K.own<{ forMs: number; max: number } | undefined>(
     K.text('How long a buyer may fetch the answer of its request again, such as "24h".').schema,
   ),

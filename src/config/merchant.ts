@@ -47,7 +47,9 @@ function readMerchant(table: Table, i: number, context: Context): Merchant {
   const upstream = readUpstream(table, mayBePrivate, mapUpstream)
   const allowPrivate = mayBePrivate || (upstream?.allowPrivate ?? false)
   const slug = keys.slug.read(table, 'slug')
-  const around = { service, upstream, allowPrivate: mayBePrivate, mapUpstream }
+  const offered = readOffered(table, networks)
+  const hasChannels = networks.some(({ id, channels }) => channels && offered.includes(id))
+  const around = { service, upstream, allowPrivate: mayBePrivate, mapUpstream, hasChannels }
   const routeTables = children(table, 'routes')
   const routes = routeTables.map((route) => readRoute(route, around))
   let hash: string | undefined
@@ -58,7 +60,7 @@ function readMerchant(table: Table, i: number, context: Context): Merchant {
     headers: () => readHeaders(table),
     ownConnections: (key) => !field(table, key, V.flag, true),
     payout: (key) => (table.raw[key] === undefined ? service.payout : readPayout(table)),
-    networks: () => readOffered(table, networks),
+    networks: () => offered,
     routes: () => routes,
   })
   const merchant: Merchant = {

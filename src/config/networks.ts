@@ -1,7 +1,7 @@
 import type { Asset, TransferMethod } from '../protocol/Asset'
 import * as Network from '../protocol/Network'
 import { findBuiltIn } from './builtin'
-import type { NetworkConfig, Sponsor } from './Config'
+import type { Channels, NetworkConfig, Sponsor } from './Config'
 import * as keys from './keys'
 import { readKeys } from './kinds'
 import type { Path } from './lines'
@@ -127,6 +127,7 @@ function readNetwork(table: Table, id: string): NetworkConfig {
       wsUrl: (key) => (table.raw[key] === '' ? '' : field(table, key, V.endpoint('ws', 'wss'), '')),
       asset: () => readAsset(table),
       sponsor: () => readSponsor(table, ethPriceUsd),
+      channels: () => readChannels(table),
     }),
   }
 }
@@ -172,6 +173,19 @@ function readSponsor(network: Table, ethPriceUsd: number): Sponsor | undefined {
   return readKeys(table, keys.sponsor, {
     ethPriceUsd: (key) => field(table, key, V.positive, ethPriceUsd),
   })
+}
+
+function readChannels(network: Table): Channels | undefined {
+  const table = child(network, 'channels')
+  if (!table) return undefined
+  const channels = readKeys(table, keys.channels, {})
+  if (channels.claimEveryMs * 10 > channels.withdrawDelayMs) {
+    const message =
+      'claim_every is above a tenth of withdraw_delay: vouchers must be on the chain long before a ' +
+      'withdrawal ends. Lower claim_every, or raise withdraw_delay'
+    reportKey(table, 'claim_every', message)
+  }
+  return channels
 }
 
 /** Reports the id of a network that the file does not list. */

@@ -29,6 +29,8 @@ type Around = {
   upstream: UpstreamConfig | undefined
   allowPrivate: boolean
   mapUpstream: ((url: URL) => URL) | undefined
+  /** Whether a network of the merchant has channels. */
+  hasChannels: boolean
 }
 
 export function readRoute(table: Table, around: Around): Route {
@@ -49,6 +51,7 @@ export function readRoute(table: Table, around: Around): Route {
     body: (key) => readSchema(table, key),
     answer: (key) => readSchema(table, key),
     meter: () => undefined,
+    schemes: () => undefined,
     again: () => readAgain(table),
   })
   const pathSecrets = [...(upstream?.secrets ?? []), ...secretsAt(table, 'upstream_path')]
@@ -56,6 +59,7 @@ export function readRoute(table: Table, around: Around): Route {
   if (isTailExact && !route.params.some((param) => param.in === 'tail'))
     reportKey(table, 'tail', 'tail = "exact" needs a parameter with in = "tail" for each segment')
   route.meter = readMeter(child(table, 'meter'), route)
+  route.schemes = readSchemes(table, { ...around, isMetered: route.meter !== undefined })
   checkEntitlements(table, route)
   checkUpstreamPath(table, upstreamPath, route.tail)
   checkQuery(table, route)
@@ -83,6 +87,25 @@ function readMethods(table: Table): readonly Method[] {
     reportKey(table, 'methods', 'methods is empty; write methods = ["GET"]')
   else if (new Set(found).size < found.length)
     reportKey(table, 'methods', 'methods names a method twice')
+  return found
+}
+
+/** The schemes of a route that lists them, each of which must be possible. */
+function readSchemes(
+  table: Table,
+  { hasChannels, isMetered }: { hasChannels: boolean; isMetered: boolean },
+): Route['schemes'] {
+  const found = readList(table, 'schemes', V.oneOf(keys.schemes))
+  if (isEmptyList(table, 'schemes'))
+    reportKey(table, 'schemes', 'schemes is empty; write schemes = ["exact"]')
+  found?.forEach((scheme, i) => {
+    const report = (message: string) => reportKey(table, ['schemes', i], message)
+    if (found.indexOf(scheme) < i) report('schemes names a scheme twice')
+    else if (scheme === 'upto' && !isMetered)
+      report('"upto" needs a meter, which says what an answer costs: [merchants.routes.meter]')
+    else if (scheme === 'channel' && !hasChannels)
+      report('"channel" needs a network of the merchant with channels: [networks."...".channels]')
+  })
   return found
 }
 

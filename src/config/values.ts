@@ -137,6 +137,13 @@ export const duration: Read<number> = (value) => {
   return ms <= 366 * dayMs ? ms : { wrong: 'must be 1min to 366d in quotes, such as "24h"' }
 }
 
+/** A delay of withdrawals in ms, within the bounds of the contract. */
+export const withdrawDelay: Read<number> = (value) => {
+  const ms = duration(value)
+  const isWithin = typeof ms === 'number' && ms >= hourMs / 4 && ms <= 30 * dayMs
+  return isWithin ? ms : { wrong: 'must be 15min to 30d in quotes, such as "24h"' }
+}
+
 /** Whether a text is the CAIP-2 id of an EVM network. */
 export function isNetworkId(text: string): text is Network.Id {
   return Number.isSafeInteger(Network.chainIdOf(text))

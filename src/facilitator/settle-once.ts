@@ -3,7 +3,7 @@ import type { KeyScope, Payment, Purpose } from '../../db/Payment'
 import { type Claims, claimMoney, scopeKey } from '../paywall/checkout'
 import * as PaymentTerms from '../protocol/PaymentTerms'
 import type { Fault } from '../protocol/Problem'
-import { atCeiling, moneyKey } from '../protocol/Transfer'
+import { atCeiling, moneyKey, signatureCode } from '../protocol/Transfer'
 import * as Refusals from '../settlement/read/refusals'
 import { type Outcome, RowsRefusedError } from '../settlement/send/Outcome'
 import type { Settlement } from '../settlement/settlement'
@@ -482,7 +482,7 @@ function spent({ transfer }: CheckedRequest, payment: Payment | undefined): Sett
 }
 
 function notSigned(subject: CheckedRequest): Settled {
-  return failed(Refusals.signatureReason(subject.transfer), expectedSigner(subject))
+  return failed(signatureCode(subject.transfer), expectedSigner(subject))
 }
 
 function failed(reason: string, detail: string, transaction: Hex | '' = ''): Settled {

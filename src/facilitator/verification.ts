@@ -274,7 +274,7 @@ function verifyKnown(
 ): Verification {
   const isOurs = isGenuine(subject, known)
   if (!isOurs && !subject.isSigned()) {
-    const reason = Refusals.signatureReason(subject.transfer)
+    const reason = Transfer.signatureCode(subject.transfer)
     return { kind: 'bad', reason, detail: expectedSigner(subject) }
   }
   if (late !== undefined) return bad(late)

@@ -342,7 +342,8 @@ function named(transfer: Transfer.Transfer, asset: Asset): Signing {
     asset,
     isKeySigned() {
       signed ??=
-        Crypto.recover(Transfer.digest(transfer, asset), transfer.signature) === transfer.payer
+        Crypto.recover(Transfer.digest(transfer, asset), transfer.signature) ===
+        Transfer.signerOf(transfer)
       return signed
     },
   }
@@ -357,8 +358,7 @@ export function assertSigned(
   { signature }: Pick<Transfer.Transfer, 'signature'>,
 ): void {
   if (transfer.signature === signature || isKeySigned()) return
-  const reason =
-    transfer.method === 'permit2' ? 'invalid_permit2_signature' : 'invalid_exact_evm_signature'
+  const reason = Transfer.signatureCode(transfer)
   throw Denial.verificationFailed(reason, Explanation.otherSigner(transfer, asset.eip712))
 }
 

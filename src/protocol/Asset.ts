@@ -3,6 +3,9 @@ import type { Address } from 'viem'
 /** How a payer's signature moves a stablecoin (x402 `assetTransferMethod`). */
 export type TransferMethod = 'eip3009' | 'permit2'
 
+/** How the money of a payment moves: by a transfer, or by a claim of a payment channel. */
+export type PaymentMethod = TransferMethod | 'channel'
+
 /** A stablecoin in which a network settles. */
 export type Asset = {
   symbol: string

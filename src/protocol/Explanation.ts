@@ -1,6 +1,7 @@
 import type { Address } from 'viem'
 import * as Amount from './Amount'
-import type { Asset, TransferMethod } from './Asset'
+import type { Asset, PaymentMethod } from './Asset'
+import * as Channel from './Channel'
 import type * as Network from './Network'
 import * as Permit from './Permit'
 
@@ -10,8 +11,8 @@ import * as Permit from './Permit'
  */
 
 type Unit = Pick<Asset, 'symbol' | 'decimals'>
-type Time = { method: TransferMethod; validAfter: bigint; validBefore: bigint }
-type Signing = { method: TransferMethod; chainId: number; asset: Address }
+type Time = { method: PaymentMethod; validAfter: bigint; validBefore: bigint }
+type Signing = { method: PaymentMethod; chainId: number; asset: Address }
 type Moving = { payer: Address; network: Network.Id; asset: Address; amountAtomic: bigint }
 
 /** `0.005 USDC (5000)`: decimal, and atomic as it is signed. */
@@ -26,19 +27,25 @@ export function domain(
   { method, chainId, asset }: Signing,
   { name, version }: Asset['eip712'],
 ): string {
-  const [named, contract] =
-    method === 'permit2'
-      ? ['name "Permit2"', Permit.permit2Address]
-      : [`name ${JSON.stringify(name)}, version ${JSON.stringify(version)}`, asset]
+  const ofToken = `name ${JSON.stringify(name)}, version ${JSON.stringify(version)}`
+  const [named, contract] = {
+    eip3009: [ofToken, asset],
+    permit2: ['name "Permit2"', Permit.permit2Address],
+    channel: ['name "x402 Batch Settlement", version "1"', Channel.settlementAddress],
+  }[method]
   return `${named}, chainId ${chainId}, verifyingContract ${contract}`
 }
 
 export function otherSigner(
-  transfer: Signing & { payer: Address },
+  transfer: Signing & { payer: Address; voucher?: Channel.Voucher },
   eip712: Asset['eip712'],
 ): string {
+  const { payer, voucher } = transfer
+  const signer = voucher
+    ? `payerAuthorizer ${voucher.config.payerAuthorizer}`
+    : `the payer ${payer}`
   return (
-    `The signature is not of the payer ${transfer.payer}. Its EIP-712 domain must be ` +
+    `The signature is not of ${signer}. Its EIP-712 domain must be ` +
     `${domain(transfer, eip712)}; sign every member as it was sent.`
   )
 }

@@ -163,6 +163,12 @@ export function createProxy(address: Address, types: string, layout: Layout & { 
   }
 }
 
+/** The words v, r and s of a signature of 65 bytes. */
+export function vrs(signature: Hex): string {
+  const digits = signature.slice(2).toLowerCase()
+  return digits.slice(128).padStart(64, '0') + digits.slice(0, 64) + digits.slice(64, 128)
+}
+
 /** The words of an EIP-2612 permit in a call of a proxy. */
 function wordsOfPermit2612(permit: NonNullable<Signed['permit2612']>): string {
   const signature = Crypto.withCanonicalV(permit.signature).slice(2).toLowerCase()

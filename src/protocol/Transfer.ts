@@ -1,7 +1,8 @@
 import type { Address, Hex } from 'viem'
 import * as Abi from './Abi'
 import { zero } from './Address'
-import type { Asset, TransferMethod } from './Asset'
+import type { Asset, PaymentMethod } from './Asset'
+import * as Channel from './Channel'
 import * as Explanation from './Explanation'
 import * as Json from './Json'
 import type * as Network from './Network'
@@ -44,9 +45,15 @@ const domainKeyMax = 256
 /**
  * A signed stablecoin transfer from payer to payee, of either protocol: EIP-3009
  * `transferWithAuthorization`, or a Permit2 witness transfer through a proxy of x402: that of `exact`,
- * or with `upto` that of `upto`.
+ * or with `upto` that of `upto`. With method `channel` money of a payment channel, which moves at a
+ * claim: `amountAtomic` is the most that its voucher adds, and `payee` the receiver.
  */
-export type Transfer = Permit.Signed & { method: TransferMethod; network: Network.Id }
+export type Transfer = Permit.Signed & {
+  method: PaymentMethod
+  network: Network.Id
+  /** What a credential presents of a channel; a stored payment has none. */
+  voucher?: Channel.Voucher
+}
 
 /**
  * The identity of the money: one of these settles at most once. The signature is not part of it,
@@ -116,9 +123,31 @@ export function digest(
   if (transfer.method === 'eip3009') {
     return Abi.typedDigest(separatorOf(transfer, asset), transferType + words(transfer))
   }
-  const { upto } = transfer
+  const { upto, voucher } = transfer
+  if (transfer.method === 'channel') {
+    if (voucher === undefined) throw new Error('a stored payment of a channel has no digest')
+    return Channel.voucherDigest(transfer.chainId, voucher.channelId, voucher.maxAtomic)
+  }
   return upto === undefined ? Permit.digest(transfer) : Upto.digest(transfer, upto)
 }
+
+/** The only key whose signature counts, if it is one of a key. */
+export function signerOf({ payer, voucher }: Pick<Transfer, 'payer' | 'voucher'>): Address {
+  return voucher === undefined ? payer : voucher.config.payerAuthorizer
+}
+
+/** The reason code for a signature that is not the signer's. */
+export function signatureCode({ method }: Pick<Transfer, 'method'>): SignatureCode {
+  return signatureCodes[method]
+}
+
+const signatureCodes = {
+  eip3009: 'invalid_exact_evm_signature',
+  permit2: 'invalid_permit2_signature',
+  channel: 'invalid_batch_settlement_evm_voucher_signature',
+} as const satisfies Record<PaymentMethod, string>
+
+type SignatureCode = (typeof signatureCodes)[PaymentMethod]
 
 /** EIP-712 digest that the payer signs for `receiveCall`. */
 export function receiveDigest(transfer: Signing, asset: Pick<Asset, 'eip712'>): Uint8Array {
@@ -136,14 +165,17 @@ export function call(transfer: Transfer): { to: Address; data: Hex } {
   }
   const data =
     signature.length === 132
-      ? selectorVrs + words(transfer) + vrs(transfer)
+      ? selectorVrs + words(transfer) + Permit.vrs(signature)
       : selectorBytes + words(transfer) + Abi.uint(7 * 32) + Abi.dynamicBytes(signature)
   return { to: asset, data: `0x${data.toLowerCase()}` }
 }
 
 /** The payee's call by EIP-3009; the token refuses any other caller. `signature` has 65 bytes. */
 export function receiveCall(transfer: Permit.Signed): { to: Address; data: Hex } {
-  return { to: transfer.asset, data: `0x${selectorReceive}${words(transfer)}${vrs(transfer)}` }
+  return {
+    to: transfer.asset,
+    data: `0x${selectorReceive}${words(transfer)}${Permit.vrs(transfer.signature)}`,
+  }
 }
 
 /** Decodes a settling call, to recognise external settlements. */
@@ -156,12 +188,6 @@ export function parseCall(to: Address, data: string): Permit.ParsedCall | undefi
 }
 
 const layout = { payer: 0, payee: 1, amountAtomic: 2, validAfter: 3, validBefore: 4, nonce: 5 }
-
-/** v, r and s of a signature of 65 bytes. */
-function vrs({ signature }: Pick<Transfer, 'signature'>): string {
-  const digits = signature.slice(2).toLowerCase()
-  return digits.slice(128).padStart(64, '0') + digits.slice(0, 64) + digits.slice(64, 128)
-}
 
 function words(transfer: Signing): string {
   return (
@@ -224,7 +250,7 @@ export const windowMaxSeconds = 360n
 export const windowMinSeconds = 6n
 
 /**
- * Whether a new payment may be settled at `now` (unix ms): not expired or about to expire, not in
+ * Whether a new payment may be settled at `now` (unix ms): a voucher always, another one if not expired or about to expire, not in
  * the future, not valid for longer than `maxSeconds`, if that is given. A stored payment skips this
  * check, so it is separate from parsing. Faults have x402 reason codes.
  */
@@ -233,6 +259,7 @@ export function checkWindow(
   now: number,
   maxSeconds?: bigint,
 ): (Fault & { code: WindowCode }) | undefined {
+  if (transfer.method === 'channel') return undefined
   const seconds = BigInt(Math.floor(now / 1000))
   const [expired, early] = windowCodes[transfer.method]
   if (transfer.validBefore < seconds + windowMinSeconds) {
@@ -256,6 +283,9 @@ const windowCodes = {
     'invalid_exact_evm_payload_authorization_valid_after',
   ],
   permit2: ['permit2_deadline_expired', 'permit2_not_yet_valid'],
-} as const satisfies Record<TransferMethod, readonly [expired: string, early: string]>
+} as const satisfies Record<
+  Exclude<PaymentMethod, 'channel'>,
+  readonly [expired: string, early: string]
+>
 
-type WindowCode = (typeof windowCodes)[TransferMethod][number]
+type WindowCode = (typeof windowCodes)[keyof typeof windowCodes][number]

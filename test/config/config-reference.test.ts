@@ -47,6 +47,7 @@ function everything(): Raw {
   const route = { rewrite: { units: { a: 'b' } }, methods: ['POST'], meter, ...entitlements }
   Object.assign(tableAt(raw, '[[merchants.routes]]'), route)
   const secret = `whsec_${Buffer.alloc(32, 7).toString('base64')}`
+  tableAt(raw, '[networks."ID"]').channels = {}
   raw.webhooks = [{ url: 'https://hooks.example.com/a', events: ['*'], secret }]
   raw.alerts = [{ kind: 'mail', host: 'smtp.example.com', from: 'a@b.test', to: ['c@d.test'] }]
   return raw

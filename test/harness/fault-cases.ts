@@ -309,6 +309,22 @@ pass at the path of a route | path = "/a"\n | path = "/a"\nprice = "1"\npass = {
   path = "/a/pass" | path is where the pass of /a is sold: write another
 pass with a meter | methods = ["GET", "POST"] | methods = ["POST"]\nmeter = { preset = "none", base = "0.01" }\npass = { price = "1", period = "24h", requests = 5 }
   pass = | pass does not go with a meter, by which the body decides the price
+short withdraw delay | name = "Base" | name = "Base"\nchannels = { withdraw_delay = "14min" }
+  channels = | withdraw_delay must be 15min to 30d in quotes, such as "24h"
+long withdraw delay | name = "Base" | name = "Base"\nchannels = { withdraw_delay = "31d" }
+  channels = | withdraw_delay must be 15min to 30d
+late claims | name = "Base" | name = "Base"\nchannels = { withdraw_delay = "2h" }
+  channels = | claim_every is above a tenth of withdraw_delay: vouchers must be on the chain long before a withdrawal ends. Lower claim_every, or raise withdraw_delay
+no scheme | price = "1" | price = "1"\nschemes = []
+  schemes = | schemes is empty; write schemes = \["exact"\]
+other scheme | price = "1" | price = "1"\nschemes = ["batch-settlement"]
+  schemes = | must be one of "exact", "channel", "upto"
+scheme twice | price = "1" | price = "1"\nschemes = ["exact", "exact"]
+  schemes = | schemes names a scheme twice
+use without a meter | price = "1" | price = "1"\nschemes = ["exact", "upto"]
+  schemes = | "upto" needs a meter, which says what an answer costs: \[merchants.routes.meter\]
+channels without a network | price = "1" | price = "1"\nschemes = ["channel"]
+  schemes = | "channel" needs a network of the merchant with channels: \[networks."...".channels\]
 refunds without a key | slug = "two" | slug = "two"\nrefund = "undelivered"
   refund = | refund = "undelivered" needs REFUND_KEY, the key of the account that pays it
 exact tail | tail = "none" | tail = "exact"

@@ -27,6 +27,7 @@ export function route(path: string, fields: Partial<Route> = {}): Route {
     bodyRequired: false,
     answer: undefined,
     meter: undefined,
+    schemes: undefined,
     ...fields,
   }
 }
@@ -139,6 +140,7 @@ const settling = {
   ethPriceUsd: 4000,
   gasPerDayWei: { gateway: 1n, facilitator: 1n, desk: 1n, sponsor: 1n },
   sponsor: undefined,
+  channels: undefined,
   testnet: false,
 }
 

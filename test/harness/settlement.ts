@@ -59,6 +59,7 @@ export function networkOf(
     ethPriceUsd: 4000,
     gasPerDayWei: { gateway: 10n ** 18n, facilitator: 10n ** 18n, desk: 10n ** 18n, sponsor: 0n },
     sponsor: undefined,
+    channels: undefined,
     ...changes,
   }
 }

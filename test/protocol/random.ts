@@ -1,4 +1,5 @@
 import type { Hex } from 'viem'
+import type { TransferMethod } from '../../src/protocol/Asset'
 import type { Transfer } from '../../src/protocol/Transfer'
 
 /** Deterministic generator (mulberry32): a failing case can be run again from its seed. */
@@ -27,8 +28,8 @@ export function randomHex(next: () => number, size: number): Hex {
 export function randomTransfer(
   next: () => number,
   checksum: (digits: string) => Hex,
-  method: Transfer['method'],
-): Transfer {
+  method: TransferMethod,
+): Transfer & { method: TransferMethod } {
   const chainId = Math.floor(next() * 1e6) + 1
   const address = () => checksum(randomHex(next, 20).slice(2))
   const uint = (size: number) =>

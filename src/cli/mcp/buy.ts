@@ -210,7 +210,7 @@ function sign(
 ): Payment {
   const random = crypto.getRandomValues(new Uint8Array(32))
   const { value, transfer } = Credential.from(terms, { privateKey, now: now(), random })
-  const { network, asset, method, payer, payee, nonce, validBefore } = transfer
+  const { network, asset, payer, payee, nonce, validBefore } = transfer
   return {
     id: crypto.randomUUID(),
     call,
@@ -218,7 +218,7 @@ function sign(
     args: Json.canonicalize(args),
     network,
     asset,
-    method,
+    method: terms.method,
     scheme: terms.scheme,
     payer,
     payee,

@@ -4,7 +4,7 @@ import type { Head } from '../../chain/head'
 import type { NetworkConfig } from '../../config/Config'
 import type { Asset } from '../../protocol/Asset'
 import * as Explanation from '../../protocol/Explanation'
-import type { Transfer } from '../../protocol/Transfer'
+import { signatureCode, type Transfer } from '../../protocol/Transfer'
 import type { Outcome, Reason } from '../send/Outcome'
 
 /** Why a payment is not sent: an invalid payment, or a temporary fault. */
@@ -34,7 +34,7 @@ export const used = 'The nonce of the authorization is used: sign a new authoriz
  * which it was checked.
  */
 export function refuseSignature(transfer: Transfer, eip712: Asset['eip712']): PaymentRefusal {
-  return refuse(signatureReason(transfer), Explanation.otherSigner(transfer, eip712))
+  return refuse(signatureCode(transfer), Explanation.otherSigner(transfer, eip712))
 }
 
 /** The reason code for a nonce that another transaction used. */
@@ -119,16 +119,12 @@ export function unavailable(error: unknown): PaymentRefusal {
   return later(detail, 5)
 }
 
-/** The reason code for a signature that is not the payer's. */
-export function signatureReason(transfer: Transfer): Reason {
-  return transfer.method === 'permit2' ? 'invalid_permit2_signature' : 'invalid_exact_evm_signature'
-}
-
 /** Whether the signature is refused, which takes precedence over the reasons of the transfer. */
 export function isUnsigned({ reason }: { reason: Reason }): boolean {
   return (
     reason === 'invalid_exact_evm_signature' ||
     reason === 'invalid_permit2_signature' ||
+    reason === 'invalid_batch_settlement_evm_voucher_signature' ||
     reason === 'eip6492_factory_not_allowed'
   )
 }
@@ -169,7 +165,7 @@ export function explain(
   if (facts.refusedByWallet) {
     const given = Explanation.domain(transfer, facts.eip712 ?? eip712)
     const detail = `The wallet ${transfer.payer} refuses the signature in the EIP-712 domain ${given}.`
-    return refuse(signatureReason(transfer), detail)
+    return refuse(signatureCode(transfer), detail)
   }
   const time = facts.timestamp
   if (time !== undefined && time >= validBefore) {

@@ -47,7 +47,7 @@ export type DeliverOnConfirm = {
   isStarted: boolean
 }
 
-/** x402 reason codes of the `exact` scheme that settlement itself can find. */
+/** x402 reason codes that settlement itself can find. */
 export type Reason =
   | 'invalid_exact_evm_signature'
   | 'invalid_exact_evm_nonce_already_used'
@@ -73,6 +73,8 @@ export type Reason =
   | 'unsupported_scheme'
   | 'upto_credit_exceeded'
   | 'upto_losses_spent'
+  /** Of a payment channel. */
+  | `invalid_batch_settlement_evm_${string}`
   /** Why a signed approve is not sponsored. */
   | `erc20_approval_${string}`
 
