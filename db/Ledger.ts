@@ -2,6 +2,7 @@ import type { Address, Hex } from 'viem'
 import type * as Network from '../src/protocol/Network'
 import type { AdminLedger } from './admin'
 import type { AuthorizationLedger, CeilingRefusal } from './authorizations'
+import type { Channel, ChannelTotals, OnChain, Reserved } from './Channel'
 import type { EntitlementLedger, NewEntitlement } from './Entitlement'
 import type { GrantLedger, NewGrant } from './GrantLedger'
 import type { LaneLedger } from './LaneLedger'
@@ -31,6 +32,7 @@ export type Ledger = Readonly<{
   failures: FailureLedger
   answers: AnswerLedger
   authorizations: AuthorizationLedger
+  channels: ChannelLedger
   offers: OfferLedger
   orders: OrderLedger
   grants: GrantLedger
@@ -223,6 +225,60 @@ export type SettlingCommits = {
     network: Network.Id,
     hash: Hex,
   ): Promise<{ payments: readonly string[]; job: string | undefined }>
+}
+
+/**
+ * A channel is open while it has money: a balance that is not claimed, or a withdrawal. What is
+ * unclaimed is what was charged of that balance.
+ */
+export type ChannelLedger = {
+  find(id: Hex): Promise<Channel | undefined>
+  /** The open ones, the oldest first, after an id. */
+  open(page: {
+    network?: Network.Id | undefined
+    after?: Hex | undefined
+    limit: number
+  }): Promise<readonly Channel[]>
+  /** All, the newest first. `before`: only those after this one in the list. */
+  list(page: { before?: Hex | undefined; limit: number }): Promise<readonly Channel[]>
+  /** Those with unclaimed money and its voucher, the most first. */
+  unclaimed(network: Network.Id, limit: number): Promise<readonly Channel[]>
+  totals(): Promise<readonly ChannelTotals[]>
+  /** The accounts that sign claims of the open channels. */
+  authorizers(): Promise<readonly { authorizer: Address; channels: number }[]>
+  /** Stores a channel from the chain: charged is what was claimed. False when it is known. */
+  insert(
+    channel: Pick<Channel, 'id' | 'network' | 'config'>,
+    state: OnChain,
+    now: number,
+  ): Promise<boolean>
+  /**
+   * Stores what the chain has. Where more was claimed than charged, as after a restored backup,
+   * charged is raised to it, and the reservation of a request ends. Undefined: not known.
+   */
+  sync(id: Hex, state: OnChain, now: number): Promise<Channel | undefined>
+  /**
+   * Reserves a voucher: charged is `baseAtomic`, nothing is reserved, the voucher is within the
+   * balance, and more than was claimed without a withdrawal, or exactly `baseAtomic` for a refund.
+   * Else the channel as it is. Survives the end of the process at once, a power loss within 100 ms.
+   */
+  reserve(
+    id: Hex,
+    input: { baseAtomic: bigint; reserved: Reserved },
+  ): Promise<'reserved' | Channel | undefined>
+  /** False when another reservation, or none, is there. */
+  release(id: Hex, reservationId: string): Promise<boolean>
+  /**
+   * Charges a reservation: charged grows by the amount of the payment, which is confirmed and being
+   * delivered; its rows and events are written. Undefined when the reservation is gone, or does not
+   * cover the amount: then nothing is written.
+   */
+  charge(input: {
+    channelId: Hex
+    reservationId: string
+    payment: PaymentRow
+    rows?: Rows | undefined
+  }): Promise<Payment | undefined>
 }
 
 /** The delivery state of payments. Changes at the same time share a commit. */

@@ -144,6 +144,7 @@ const transactionKinds = [
   'refund',
   'grant',
   'approve',
+  'channel',
   'cancel',
 ] as const
 const products = ['gateway', 'facilitator', 'desk', 'sponsor'] as const
@@ -187,7 +188,10 @@ export const payments = table(
     /** Newest known block before that simulation. */
     knownBlock: block('known_block').notNull(),
     state: text('state').$type<Payment.State>().notNull(),
-    /** The settling transaction once confirmed; before, the newest one signed. */
+    /**
+     * The settling transaction once confirmed; before, the newest one signed. Of the method `channel`
+     * the id of the channel.
+     */
     transactionHash: hex('transaction_hash').notNull(),
     logIndex: integer('log_index'),
     blockNumber: block('block_number'),
@@ -232,7 +236,7 @@ export const payments = table(
       .where(sql`idempotency_key IS NOT NULL`),
     // Payments that a reorganisation could remove.
     index('payments_block').on(self.network, self.blockNumber).where(sql`block_number IS NOT NULL`),
-    check('payments_method', oneOf(self.method, ['eip3009', 'permit2'])),
+    check('payments_method', oneOf(self.method, ['eip3009', 'permit2', 'channel'])),
     check(
       'payments_network',
       sql`${self.network} = 'eip155:' || ${self.chainId} AND ${self.chainId} > 0`,
@@ -248,9 +252,14 @@ export const payments = table(
     check('payments_protocol', oneOf(self.protocol, ['mpp', 'x402'])),
     check('payments_state', oneOf(self.state, Object.keys(Payment.transitions))),
     check('payments_transaction', isHex(self.transactionHash, 64)),
+    // A charge of a channel is confirmed by its voucher, without a log.
     check(
       'payments_confirmed',
-      sql`(${self.state} = 'confirmed') = (${self.logIndex} IS NOT NULL) AND (${self.state} = 'confirmed') = (${self.blockNumber} IS NOT NULL) AND (${self.state} = 'confirmed') = (${self.confirmedAt} IS NOT NULL)`,
+      sql`(${self.state} = 'confirmed' AND ${self.method} <> 'channel') = (${self.logIndex} IS NOT NULL) AND (${self.logIndex} IS NULL) = (${self.blockNumber} IS NULL) AND (${self.state} = 'confirmed') = (${self.confirmedAt} IS NOT NULL)`,
+    ),
+    check(
+      'payments_channel',
+      sql`${self.method} <> 'channel' OR (${self.state} = 'confirmed' AND ${self.product} = 'gateway' AND ${self.protocol} = 'x402')`,
     ),
     check('payments_delivery', oneOf(self.delivery, deliveryStates)),
     // Independent of the state: a delivered payment whose receipt vanished stays delivered.
@@ -436,7 +445,7 @@ export type TransactionRow = Omit<typeof transactions.$inferSelect, 'costWei'>
 export type GasProduct = (typeof products)[number]
 
 const jobStates = ['broadcast', 'confirmed', 'failed', 'replaced'] as const
-const jobKinds = ['swap', 'refund', 'grant', 'allowance'] as const
+const jobKinds = ['swap', 'refund', 'grant', 'allowance', 'channel'] as const
 
 /** Transactions of our own that carry no payment. A row is written before its bytes are sent. */
 export const jobs = table(
@@ -915,6 +924,78 @@ export const authorizations = table(
 )
 
 export type AuthorizationRow = typeof authorizations.$inferSelect
+
+/**
+ * Payment channels. Triggers of the migration keep what makes a channel, and let what was charged only
+ * grow.
+ */
+export const channels = table(
+  'channels',
+  {
+    id: hex('id').primaryKey(),
+    network: text('network').$type<Network.Id>().notNull(),
+    payer: address('payer').notNull(),
+    payerAuthorizer: address('payer_authorizer').notNull(),
+    receiver: address('receiver').notNull(),
+    receiverAuthorizer: address('receiver_authorizer').notNull(),
+    token: address('token').notNull(),
+    /** Seconds. */
+    withdrawDelay: integer('withdraw_delay').notNull(),
+    salt: hex('salt').notNull(),
+    chargedAtomic: decimal('charged_atomic').notNull(),
+    /** The voucher that covers what was charged. Both or none. */
+    signedAtomic: decimal('signed_atomic'),
+    signature: hex('signature'),
+    /** The voucher of a request, or of a refund, that is under way. All or none. */
+    reservedId: text('reserved_id'),
+    reservedAtomic: decimal('reserved_atomic'),
+    reservedSignature: hex('reserved_signature'),
+    reservedFingerprint: text('reserved_fingerprint'),
+    reservedAt: at('reserved_at'),
+    /** As last read from the chain. */
+    balanceAtomic: decimal('balance_atomic').notNull(),
+    claimedAtomic: decimal('claimed_atomic').notNull(),
+    withdrawAt: at('withdraw_at'),
+    refundNonce: decimal('refund_nonce').notNull(),
+    syncedAt: at('synced_at').notNull(),
+    usedAt: at('used_at').notNull(),
+    createdAt: at('created_at').notNull(),
+  },
+  (self) => [
+    index('channels_created').on(self.createdAt, self.id),
+    // The open ones. What a request changes is in no index, nor in its condition.
+    index('channels_open')
+      .on(self.network, self.createdAt, self.id)
+      .where(sql`balance_atomic <> claimed_atomic OR withdraw_at IS NOT NULL`),
+    check('channels_id', sql`${isHex(self.id, 64)} AND ${isHex(self.salt, 64)}`),
+    check('channels_network', isNetwork(self.network)),
+    check(
+      'channels_addresses',
+      sql`${isAddress(self.payer)} AND ${isAddress(self.payerAuthorizer)} AND ${isAddress(self.receiver)} AND ${isAddress(self.receiverAuthorizer)} AND ${isAddress(self.token)}`,
+    ),
+    check('channels_delay', sql`${self.withdrawDelay} > 0`),
+    check(
+      'channels_chain',
+      sql`${isDecimal(self.balanceAtomic)} AND ${isDecimal(self.claimedAtomic)} AND ${isDecimal(self.refundNonce)}`,
+    ),
+    check(
+      'channels_charged',
+      sql`${isDecimal(self.chargedAtomic)} AND (${isAtMost(self.claimedAtomic, self.chargedAtomic)})`,
+    ),
+    // What was charged is at most what was signed.
+    check(
+      'channels_signed',
+      sql`(${self.signedAtomic} IS NULL) = (${self.signature} IS NULL) AND (${self.signedAtomic} IS NULL OR (${isDecimal(self.signedAtomic)} AND (${isAtMost(self.chargedAtomic, self.signedAtomic)})))`,
+    ),
+    // Only an open channel has a reservation, so the index finds those that a process has left.
+    check(
+      'channels_reserved',
+      sql`(${self.reservedId} IS NULL) = (${self.reservedAtomic} IS NULL) AND (${self.reservedId} IS NULL) = (${self.reservedSignature} IS NULL) AND (${self.reservedId} IS NULL) = (${self.reservedFingerprint} IS NULL) AND (${self.reservedId} IS NULL) = (${self.reservedAt} IS NULL) AND (${self.reservedAtomic} IS NULL OR (${isDecimal(self.reservedAtomic)})) AND (${self.reservedId} IS NULL OR ${self.balanceAtomic} <> ${self.claimedAtomic} OR ${self.withdrawAt} IS NOT NULL)`,
+    ),
+  ],
+)
+
+export type ChannelRow = typeof channels.$inferSelect
 
 /**
  * What wallets may have without a further payment, with its counters. The table has no rowid, which the

@@ -83,7 +83,7 @@ CREATE TABLE `payments` (
 	`created_at` integer NOT NULL,
 	`confirmed_at` integer,
 	`delivered_at` integer,
-	CONSTRAINT "payments_method" CHECK("payments"."method" IN ('eip3009', 'permit2')),
+	CONSTRAINT "payments_method" CHECK("payments"."method" IN ('eip3009', 'permit2', 'channel')),
 	CONSTRAINT "payments_network" CHECK("payments"."network" = 'eip155:' || "payments"."chain_id" AND "payments"."chain_id" > 0),
 	CONSTRAINT "payments_addresses" CHECK(length(unhex(substr("payments"."asset", 3))) IS 20 AND "payments"."asset" GLOB '0x*' AND length(unhex(substr("payments"."payer", 3))) IS 20 AND "payments"."payer" GLOB '0x*' AND length(unhex(substr("payments"."payee", 3))) IS 20 AND "payments"."payee" GLOB '0x*'),
 	CONSTRAINT "payments_amount" CHECK(typeof("payments"."amount_atomic") = 'text' AND "payments"."amount_atomic" <> '' AND "payments"."amount_atomic" NOT GLOB '*[^0-9]*' AND ("payments"."amount_atomic" = '0' OR "payments"."amount_atomic" NOT GLOB '0*') AND "payments"."amount_atomic" <> '0'),
@@ -93,7 +93,8 @@ CREATE TABLE `payments` (
 	CONSTRAINT "payments_protocol" CHECK("payments"."protocol" IN ('mpp', 'x402')),
 	CONSTRAINT "payments_state" CHECK("payments"."state" IN ('broadcast', 'confirmed', 'reverted', 'expired')),
 	CONSTRAINT "payments_transaction" CHECK(length(unhex(substr("payments"."transaction_hash", 3))) IS 32 AND "payments"."transaction_hash" GLOB '0x*' AND "payments"."transaction_hash" = lower("payments"."transaction_hash")),
-	CONSTRAINT "payments_confirmed" CHECK(("payments"."state" = 'confirmed') = ("payments"."log_index" IS NOT NULL) AND ("payments"."state" = 'confirmed') = ("payments"."block_number" IS NOT NULL) AND ("payments"."state" = 'confirmed') = ("payments"."confirmed_at" IS NOT NULL)),
+	CONSTRAINT "payments_confirmed" CHECK(("payments"."state" = 'confirmed' AND "payments"."method" <> 'channel') = ("payments"."log_index" IS NOT NULL) AND ("payments"."log_index" IS NULL) = ("payments"."block_number" IS NULL) AND ("payments"."state" = 'confirmed') = ("payments"."confirmed_at" IS NOT NULL)),
+	CONSTRAINT "payments_channel" CHECK("payments"."method" <> 'channel' OR ("payments"."state" = 'confirmed' AND "payments"."product" = 'gateway' AND "payments"."protocol" = 'x402')),
 	CONSTRAINT "payments_delivery" CHECK("payments"."delivery" IN ('none', 'delivering', 'delivered')),
 	CONSTRAINT "payments_attempts" CHECK("payments"."attempts" >= 0 AND ("payments"."delivery" = 'none' OR "payments"."attempts" > 0)),
 	CONSTRAINT "payments_delivered" CHECK(("payments"."delivery" = 'delivered') = ("payments"."delivered_at" IS NOT NULL)),
@@ -154,7 +155,7 @@ CREATE TABLE `transactions` (
 	CONSTRAINT "transactions_hash" CHECK(length(unhex(substr("transactions"."hash", 3))) IS 32 AND "transactions"."hash" GLOB '0x*' AND "transactions"."hash" = lower("transactions"."hash")),
 	CONSTRAINT "transactions_network" CHECK("transactions"."network" GLOB 'eip155:[1-9]*'),
 	CONSTRAINT "transactions_nonce_range" CHECK("transactions"."nonce" >= 0),
-	CONSTRAINT "transactions_kind" CHECK("transactions"."kind" IN ('payment', 'batch', 'swap', 'refund', 'grant', 'approve', 'cancel')),
+	CONSTRAINT "transactions_kind" CHECK("transactions"."kind" IN ('payment', 'batch', 'swap', 'refund', 'grant', 'approve', 'channel', 'cancel')),
 	CONSTRAINT "transactions_product" CHECK("transactions"."product" IN ('gateway', 'facilitator', 'desk', 'sponsor')),
 	CONSTRAINT "transactions_addresses" CHECK(length(unhex(substr("transactions"."relayer", 3))) IS 20 AND "transactions"."relayer" GLOB '0x*' AND length(unhex(substr("transactions"."to", 3))) IS 20 AND "transactions"."to" GLOB '0x*'),
 	CONSTRAINT "transactions_raw" CHECK("transactions"."raw" GLOB '0x02*'),
@@ -244,7 +245,7 @@ CREATE TABLE `jobs` (
 	`receipt` text,
 	`created_at` integer NOT NULL,
 	`ended_at` integer,
-	CONSTRAINT "jobs_kind" CHECK("jobs"."kind" IN ('swap', 'refund', 'grant', 'allowance')),
+	CONSTRAINT "jobs_kind" CHECK("jobs"."kind" IN ('swap', 'refund', 'grant', 'allowance', 'channel')),
 	CONSTRAINT "jobs_product" CHECK("jobs"."product" IN ('gateway', 'facilitator', 'desk', 'sponsor')),
 	CONSTRAINT "jobs_network" CHECK("jobs"."network" GLOB 'eip155:[1-9]*'),
 	CONSTRAINT "jobs_nonce" CHECK("jobs"."nonce" >= 0),
@@ -445,6 +446,42 @@ CREATE TABLE `refunds` (
 );
 CREATE INDEX `refunds_created` ON `refunds` (`created_at`,`payment_id`);
 CREATE INDEX `refunds_open` ON `refunds` (`created_at`,`payment_id`) WHERE paid_hash IS NULL;
+CREATE TABLE `channels` (
+	`id` text PRIMARY KEY NOT NULL,
+	`network` text NOT NULL,
+	`payer` text COLLATE NOCASE NOT NULL,
+	`payer_authorizer` text COLLATE NOCASE NOT NULL,
+	`receiver` text COLLATE NOCASE NOT NULL,
+	`receiver_authorizer` text COLLATE NOCASE NOT NULL,
+	`token` text COLLATE NOCASE NOT NULL,
+	`withdraw_delay` integer NOT NULL,
+	`salt` text NOT NULL,
+	`charged_atomic` text NOT NULL,
+	`signed_atomic` text,
+	`signature` text,
+	`reserved_id` text,
+	`reserved_atomic` text,
+	`reserved_signature` text,
+	`reserved_fingerprint` text,
+	`reserved_at` integer,
+	`balance_atomic` text NOT NULL,
+	`claimed_atomic` text NOT NULL,
+	`withdraw_at` integer,
+	`refund_nonce` text NOT NULL,
+	`synced_at` integer NOT NULL,
+	`used_at` integer NOT NULL,
+	`created_at` integer NOT NULL,
+	CONSTRAINT "channels_id" CHECK(length(unhex(substr("channels"."id", 3))) IS 32 AND "channels"."id" GLOB '0x*' AND "channels"."id" = lower("channels"."id") AND length(unhex(substr("channels"."salt", 3))) IS 32 AND "channels"."salt" GLOB '0x*' AND "channels"."salt" = lower("channels"."salt")),
+	CONSTRAINT "channels_network" CHECK("channels"."network" GLOB 'eip155:[1-9]*'),
+	CONSTRAINT "channels_addresses" CHECK(length(unhex(substr("channels"."payer", 3))) IS 20 AND "channels"."payer" GLOB '0x*' AND length(unhex(substr("channels"."payer_authorizer", 3))) IS 20 AND "channels"."payer_authorizer" GLOB '0x*' AND length(unhex(substr("channels"."receiver", 3))) IS 20 AND "channels"."receiver" GLOB '0x*' AND length(unhex(substr("channels"."receiver_authorizer", 3))) IS 20 AND "channels"."receiver_authorizer" GLOB '0x*' AND length(unhex(substr("channels"."token", 3))) IS 20 AND "channels"."token" GLOB '0x*'),
+	CONSTRAINT "channels_delay" CHECK("channels"."withdraw_delay" > 0),
+	CONSTRAINT "channels_chain" CHECK(typeof("channels"."balance_atomic") = 'text' AND "channels"."balance_atomic" <> '' AND "channels"."balance_atomic" NOT GLOB '*[^0-9]*' AND ("channels"."balance_atomic" = '0' OR "channels"."balance_atomic" NOT GLOB '0*') AND typeof("channels"."claimed_atomic") = 'text' AND "channels"."claimed_atomic" <> '' AND "channels"."claimed_atomic" NOT GLOB '*[^0-9]*' AND ("channels"."claimed_atomic" = '0' OR "channels"."claimed_atomic" NOT GLOB '0*') AND typeof("channels"."refund_nonce") = 'text' AND "channels"."refund_nonce" <> '' AND "channels"."refund_nonce" NOT GLOB '*[^0-9]*' AND ("channels"."refund_nonce" = '0' OR "channels"."refund_nonce" NOT GLOB '0*')),
+	CONSTRAINT "channels_charged" CHECK(typeof("channels"."charged_atomic") = 'text' AND "channels"."charged_atomic" <> '' AND "channels"."charged_atomic" NOT GLOB '*[^0-9]*' AND ("channels"."charged_atomic" = '0' OR "channels"."charged_atomic" NOT GLOB '0*') AND (length("channels"."claimed_atomic") < length("channels"."charged_atomic") OR (length("channels"."claimed_atomic") = length("channels"."charged_atomic") AND "channels"."claimed_atomic" <= "channels"."charged_atomic"))),
+	CONSTRAINT "channels_signed" CHECK(("channels"."signed_atomic" IS NULL) = ("channels"."signature" IS NULL) AND ("channels"."signed_atomic" IS NULL OR (typeof("channels"."signed_atomic") = 'text' AND "channels"."signed_atomic" <> '' AND "channels"."signed_atomic" NOT GLOB '*[^0-9]*' AND ("channels"."signed_atomic" = '0' OR "channels"."signed_atomic" NOT GLOB '0*') AND (length("channels"."charged_atomic") < length("channels"."signed_atomic") OR (length("channels"."charged_atomic") = length("channels"."signed_atomic") AND "channels"."charged_atomic" <= "channels"."signed_atomic"))))),
+	CONSTRAINT "channels_reserved" CHECK(("channels"."reserved_id" IS NULL) = ("channels"."reserved_atomic" IS NULL) AND ("channels"."reserved_id" IS NULL) = ("channels"."reserved_signature" IS NULL) AND ("channels"."reserved_id" IS NULL) = ("channels"."reserved_fingerprint" IS NULL) AND ("channels"."reserved_id" IS NULL) = ("channels"."reserved_at" IS NULL) AND ("channels"."reserved_atomic" IS NULL OR (typeof("channels"."reserved_atomic") = 'text' AND "channels"."reserved_atomic" <> '' AND "channels"."reserved_atomic" NOT GLOB '*[^0-9]*' AND ("channels"."reserved_atomic" = '0' OR "channels"."reserved_atomic" NOT GLOB '0*'))) AND ("channels"."reserved_id" IS NULL OR "channels"."balance_atomic" <> "channels"."claimed_atomic" OR "channels"."withdraw_at" IS NOT NULL))
+);
+CREATE INDEX `channels_created` ON `channels` (`created_at`,`id`);
+CREATE INDEX `channels_open` ON `channels` (`network`,`created_at`,`id`) WHERE balance_atomic <> claimed_atomic OR withdraw_at IS NOT NULL;
 -- Money is authorized or paid once. Only the payment with the id of a sent authorization settles its money.
 CREATE TRIGGER `payments_authorized` BEFORE INSERT ON `payments`
 WHEN EXISTS (SELECT 1 FROM `authorizations` AS a WHERE a.`network` = NEW.`network` AND a.`asset` = NEW.`asset` AND a.`payer` = NEW.`payer` AND a.`nonce` = NEW.`nonce` AND NOT (a.`id` = NEW.`id` AND a.`state` = 'sent' AND a.`charge_atomic` = NEW.`amount_atomic`))
@@ -489,6 +526,19 @@ END;
 CREATE TRIGGER `refunds_kept` BEFORE DELETE ON `refunds`
 BEGIN
 	SELECT RAISE(ABORT, 'a refund is never deleted');
+END;
+-- What makes a channel does not change, and what was charged does not fall.
+CREATE TRIGGER `channels_agreed` BEFORE UPDATE ON `channels`
+WHEN (old.id, old.network, old.payer, old.payer_authorizer, old.receiver, old.receiver_authorizer, old.token, old.withdraw_delay, old.salt, old.created_at)
+	IS NOT (new.id, new.network, new.payer, new.payer_authorizer, new.receiver, new.receiver_authorizer, new.token, new.withdraw_delay, new.salt, new.created_at)
+	OR length(new.charged_atomic) < length(old.charged_atomic)
+	OR (length(new.charged_atomic) = length(old.charged_atomic) AND new.charged_atomic < old.charged_atomic)
+BEGIN
+	SELECT RAISE(ABORT, 'what was agreed and charged of a channel does not change');
+END;
+CREATE TRIGGER `channels_kept` BEFORE DELETE ON `channels`
+BEGIN
+	SELECT RAISE(ABORT, 'a channel is never deleted');
 END;
 -- The states of db/Order.ts. A failed order settles again when its transaction is mined after all: the desk has
 -- the money then.

@@ -1,6 +1,7 @@
 import answers from './functions/answers.sql' with { type: 'text' }
 import authorizations from './functions/authorizations.sql' with { type: 'text' }
 import books from './functions/books.sql' with { type: 'text' }
+import channels from './functions/channels.sql' with { type: 'text' }
 import commit from './functions/commit.sql' with { type: 'text' }
 import deliveries from './functions/deliveries.sql' with { type: 'text' }
 import entitlements from './functions/entitlements.sql' with { type: 'text' }
@@ -26,6 +27,7 @@ const sources: readonly string[] = [
   grants,
   authorizations,
   entitlements,
+  channels,
   refunds,
   answers,
   offers,

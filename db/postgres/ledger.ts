@@ -6,6 +6,7 @@ import type { TransactionRow } from '../schema'
 import { createAdmin } from './admin'
 import { createAnswers } from './answers'
 import { createAuthorizations } from './authorizations'
+import { createChannels } from './channels'
 import { type ChangedIds, createCommits, startPruning, startStatistics } from './commits'
 import { createDeliveries } from './deliveries'
 import { createEntitlements } from './entitlements'
@@ -64,9 +65,13 @@ export async function createLedger(options: LedgerOptions): Promise<OpenLedger> 
   const authorizations = createAuthorizations(parts)
   const orders = createOrders(parts)
   const entitlements = createEntitlements(parts)
+  const channels = createChannels(parts)
   if (gateways !== undefined) {
-    gateways.onReaped(() => entitlements.recover())
-    await entitlements.recover()
+    const recover = async () => {
+      await Promise.all([entitlements.recover(), channels.recover()])
+    }
+    gateways.onReaped(recover)
+    await recover()
   }
   const upkeep = [startPruning({ lines, commits }, gateway), startStatistics({ lines, commits })]
   return {
@@ -80,6 +85,7 @@ export async function createLedger(options: LedgerOptions): Promise<OpenLedger> 
       failures: failures.ledger,
       answers: createAnswers(parts),
       authorizations,
+      channels,
       offers: createOffers(parts, (listener) => void offerListeners.push(listener)),
       orders,
       grants: createGrants(parts),

@@ -251,7 +251,13 @@ function locksOf(fresh: readonly NewPayment[]): { locks?: readonly string[] } {
 }
 
 /** The input of `insert_with_rows`. */
-function entryOf({ row, rows }: NewPayment): Json {
+/** The entry of a payment that this gateway delivers from its insert on. */
+export function chargedEntryOf({ row, rows }: NewPayment, gateway: string): Json {
+  const entry = entryOf({ row, rows })
+  return { ...entry, row: { ...entry.row, delivering_by: gateway } }
+}
+
+function entryOf({ row, rows }: NewPayment) {
   const entry = { row: toJson(payments, row) }
   if (rows === undefined) return entry
   if ('settles' in rows) return { ...entry, authorization: true }
@@ -315,7 +321,7 @@ function findTwin(rows: readonly Asked[]): Asked | undefined {
   })
 }
 
-function confirmedEvents(payment: Payment) {
+export function confirmedEvents(payment: Payment) {
   const { confirmedAt } = payment
   return confirmedAt === undefined ? [] : [Event.paymentConfirmed(payment, confirmedAt)]
 }

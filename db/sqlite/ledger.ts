@@ -6,6 +6,7 @@ import { createJobReads, createPaymentReads, createTransactionReads } from '../p
 import { createAdmin } from './admin'
 import { createAnswers } from './answers'
 import { createAuthorizationStatements, createAuthorizations } from './authorizations'
+import { createChannels, releaseRequests } from './channels'
 import { createEntitlements, recoverUses } from './entitlements'
 import { createGrants } from './grants'
 import { createOffers } from './offers'
@@ -14,7 +15,7 @@ import { createOrders } from './orders'
 import { createSettlementStatements } from './payments'
 import { createRefunds } from './refunds'
 import { createSales } from './sales'
-import { createDeliveries, createSettling } from './settling'
+import { createDeliveries, createSettling, insertCharged } from './settling'
 import { selectsOf, unused } from './statement'
 import { createOutbox, createWebhooks } from './webhooks'
 import { createGroup } from './write'
@@ -57,6 +58,7 @@ export function createLedger(db: Db): Ledger {
     gas: statements.gas,
     answers: createAnswers(db),
     authorizations,
+    channels: createChannels(db, { group, insertCharged: (each) => insertCharged(parts, each) }),
     offers: createOffers(db),
     orders: orders.ledger,
     grants: grants.ledger,
@@ -80,5 +82,6 @@ export function createLedger(db: Db): Ledger {
 /** The file of an open SQLite database, as the service uses it. */
 export function databaseOf(db: Db): Database {
   recoverUses(db)
+  releaseRequests(db)
   return { ...db, ledger: createLedger(db), unused: () => unused(db) }
 }

@@ -187,6 +187,14 @@ function store(
   return payments
 }
 
+/** A payment that is confirmed and being delivered at its insert. */
+export function insertCharged(parts: Parts, payment: NewPayment): Payment {
+  const stored = insert(parts, payment)
+  parts.delivering.add(stored.id)
+  parts.changes.payment(stored.id)
+  return stored
+}
+
 /** The payment with the rows of its product. */
 function insert({ statements, riders, outbox }: Parts, { row, rows }: NewPayment): Payment {
   const stored = rows && 'settles' in rows ? settledBy(statements, row) : row

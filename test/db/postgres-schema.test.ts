@@ -29,7 +29,9 @@ const tables = [schema.payments, schema.transactions, schema.transactionMembers,
   .concat([jobs.jobs, jobs.jobTransactions, offers.offers].map((table) => getTableConfig(table)))
   .concat([grants.grants, grants.grantTopUps].map((table) => getTableConfig(table)))
   .concat([books.requests, books.ownAccounts, books.assets].map((table) => getTableConfig(table)))
-  .concat([webhooks.webhooks, schema.refunds].map((table) => getTableConfig(table)))
+  .concat(
+    [webhooks.webhooks, schema.refunds, schema.channels].map((table) => getTableConfig(table)),
+  )
   .concat([schema.entitlements, schema.entitlementUses].map((table) => getTableConfig(table)))
 const names = tables.map(({ name }) => name).sort()
 
@@ -37,6 +39,7 @@ const ownTables = ['commits', 'gateways', 'grant_days', 'lanes', 'payer_failures
 const ownColumns = [
   'payments.answering_by',
   'authorizations.authorized_by',
+  'channels.reserved_by',
   'entitlement_uses.gateway',
   'payments.delivering_by',
   'transactions.epoch',

@@ -183,6 +183,15 @@ export const rows: Readonly<Record<string, Row>> = {
     ...{ account: address.payee, amount_atomic: '4000', reason: 'operator', note: 'late' },
     ...{ attempts: 1, paid_hash: hash('b'), created_at: 1 },
   },
+  channels: {
+    id: hash('c'),
+    ...{ network, payer: address.payer, payer_authorizer: address.payer, receiver: address.payee },
+    ...{ receiver_authorizer: address.payee, token: address.asset, withdraw_delay: 900 },
+    ...{ salt: hash('0'), charged_atomic: '70', signed_atomic: '90', signature: '0x01' },
+    ...{ reserved_id: 'pay_3', reserved_atomic: '120', reserved_signature: '0x02' },
+    ...{ reserved_fingerprint: 'f', reserved_at: 3, balance_atomic: '900', claimed_atomic: '50' },
+    ...{ withdraw_at: null, refund_nonce: '0', synced_at: 2, used_at: 3, created_at: 1 },
+  },
   webhooks: {
     seq: 1,
     id: 'msg_1',
@@ -197,6 +206,10 @@ export const rows: Readonly<Record<string, Row>> = {
     expires_at: 2,
   },
 }
+
+/** A payment of a channel. */
+const charged = { method: 'channel', log_index: null, block_number: null }
+const none = { reserved_id: null, reserved_atomic: null, reserved_signature: null }
 
 /**
  * Changes of these rows that one CHECK refuses, by the name of the CHECK. Where SQLite's has no name,
@@ -248,6 +261,13 @@ export const impossible: Readonly<Record<string, readonly [table: string, ...cha
     { block_number: null },
     { confirmed_at: null },
     { state: 'broadcast' },
+    { method: 'channel', log_index: 0, block_number: null },
+  ],
+  payments_channel: [
+    'payments',
+    { ...charged, state: 'broadcast', confirmed_at: null },
+    { ...charged, product: 'desk' },
+    { ...charged, protocol: 'mpp' },
   ],
   payments_delivery: ['payments', { delivery: 'lost', attempts: 1 }],
   payments_attempts: ['payments', { attempts: -1 }, { delivery: 'delivering' }],
@@ -442,6 +462,32 @@ export const impossible: Readonly<Record<string, readonly [table: string, ...cha
   refunds_reason: ['refunds', { reason: 'why' }],
   refunds_attempts: ['refunds', { attempts: -1 }],
   refunds_paid: ['refunds', { paid_hash: '0x' }, { paid_hash: hash('B') }],
+  channels_id: ['channels', { id: hash('C') }, { salt: '0x' }],
+  channels_network: ['channels', { network: 'eip155:0' }],
+  channels_addresses: [
+    'channels',
+    ...[{ payer: '' }, { payer_authorizer: '0x' }, { receiver: '' }, { receiver_authorizer: '' }],
+    { token: '' },
+  ],
+  channels_delay: ['channels', { withdraw_delay: 0 }],
+  channels_chain: [
+    'channels',
+    ...[{ balance_atomic: '0900' }, { claimed_atomic: '-1' }, { refund_nonce: '' }],
+  ],
+  channels_charged: [
+    'channels',
+    ...[{ charged_atomic: '49' }, { claimed_atomic: '71' }, { charged_atomic: '070' }],
+  ],
+  channels_signed: [
+    'channels',
+    ...[{ signed_atomic: null }, { signature: null }, { signed_atomic: '69' }],
+    ...[{ signed_atomic: '9' }, { signed_atomic: '090' }],
+  ],
+  channels_reserved: [
+    'channels',
+    ...[none, { reserved_at: null }, { reserved_fingerprint: null }, { reserved_atomic: '0120' }],
+    { balance_atomic: '50' },
+  ],
   webhooks_state: ['webhooks', { state: 'x', ended_at: 1 }],
   webhooks_ended_at: ['webhooks', { ended_at: 1 }, { state: 'failed' }],
 }

@@ -126,7 +126,7 @@ CREATE TABLE "jobs" (
 	"receipt" text COLLATE "C",
 	"created_at" bigint NOT NULL,
 	"ended_at" bigint,
-	CONSTRAINT "jobs_kind" CHECK ("jobs"."kind" IN ('swap', 'refund', 'grant', 'allowance')),
+	CONSTRAINT "jobs_kind" CHECK ("jobs"."kind" IN ('swap', 'refund', 'grant', 'allowance', 'channel')),
 	CONSTRAINT "jobs_product" CHECK ("jobs"."product" IN ('gateway', 'facilitator', 'desk', 'sponsor')),
 	CONSTRAINT "jobs_network" CHECK ("jobs"."network" ~ '^eip155:[1-9]'),
 	CONSTRAINT "jobs_nonce" CHECK ("jobs"."nonce" >= 0),
@@ -363,6 +363,40 @@ CREATE TABLE "refunds" (
 	CONSTRAINT "refunds_attempts" CHECK ("refunds"."attempts" >= 0),
 	CONSTRAINT "refunds_paid" CHECK ("refunds"."paid_hash" IS NULL OR ("refunds"."paid_hash" ~ '^0x[0-9a-f]*$' AND length("refunds"."paid_hash") = 66))
 );
+CREATE TABLE "channels" (
+	"id" text COLLATE "C" PRIMARY KEY NOT NULL,
+	"network" text COLLATE "C" NOT NULL,
+	"payer" text COLLATE "C" /* address */ NOT NULL,
+	"payer_authorizer" text COLLATE "C" /* address */ NOT NULL,
+	"receiver" text COLLATE "C" /* address */ NOT NULL,
+	"receiver_authorizer" text COLLATE "C" /* address */ NOT NULL,
+	"token" text COLLATE "C" /* address */ NOT NULL,
+	"withdraw_delay" bigint NOT NULL,
+	"salt" text COLLATE "C" NOT NULL,
+	"charged_atomic" text COLLATE "C" NOT NULL,
+	"signed_atomic" text COLLATE "C",
+	"signature" text COLLATE "C",
+	"reserved_id" text COLLATE "C",
+	"reserved_atomic" text COLLATE "C",
+	"reserved_signature" text COLLATE "C",
+	"reserved_fingerprint" text COLLATE "C",
+	"reserved_at" bigint,
+	"balance_atomic" text COLLATE "C" NOT NULL,
+	"claimed_atomic" text COLLATE "C" NOT NULL,
+	"withdraw_at" bigint,
+	"refund_nonce" text COLLATE "C" NOT NULL,
+	"synced_at" bigint NOT NULL,
+	"used_at" bigint NOT NULL,
+	"created_at" bigint NOT NULL,
+	CONSTRAINT "channels_id" CHECK ("channels"."id" ~ '^0x[0-9a-f]*$' AND length("channels"."id") = 66 AND "channels"."salt" ~ '^0x[0-9a-f]*$' AND length("channels"."salt") = 66),
+	CONSTRAINT "channels_network" CHECK ("channels"."network" ~ '^eip155:[1-9]'),
+	CONSTRAINT "channels_addresses" CHECK ("channels"."payer" ~ '^0x[0-9a-fA-F]*$' AND length("channels"."payer") = 42 AND "channels"."payer_authorizer" ~ '^0x[0-9a-fA-F]*$' AND length("channels"."payer_authorizer") = 42 AND "channels"."receiver" ~ '^0x[0-9a-fA-F]*$' AND length("channels"."receiver") = 42 AND "channels"."receiver_authorizer" ~ '^0x[0-9a-fA-F]*$' AND length("channels"."receiver_authorizer") = 42 AND "channels"."token" ~ '^0x[0-9a-fA-F]*$' AND length("channels"."token") = 42),
+	CONSTRAINT "channels_delay" CHECK ("channels"."withdraw_delay" > 0),
+	CONSTRAINT "channels_chain" CHECK ("channels"."balance_atomic" ~ '^(0|[1-9][0-9]*)$' AND "channels"."claimed_atomic" ~ '^(0|[1-9][0-9]*)$' AND "channels"."refund_nonce" ~ '^(0|[1-9][0-9]*)$'),
+	CONSTRAINT "channels_charged" CHECK ("channels"."charged_atomic" ~ '^(0|[1-9][0-9]*)$' AND (length("channels"."claimed_atomic") < length("channels"."charged_atomic") OR (length("channels"."claimed_atomic") = length("channels"."charged_atomic") AND "channels"."claimed_atomic" <= "channels"."charged_atomic"))),
+	CONSTRAINT "channels_signed" CHECK (("channels"."signed_atomic" IS NULL) = ("channels"."signature" IS NULL) AND ("channels"."signed_atomic" IS NULL OR ("channels"."signed_atomic" ~ '^(0|[1-9][0-9]*)$' AND (length("channels"."charged_atomic") < length("channels"."signed_atomic") OR (length("channels"."charged_atomic") = length("channels"."signed_atomic") AND "channels"."charged_atomic" <= "channels"."signed_atomic"))))),
+	CONSTRAINT "channels_reserved" CHECK (num_nulls("channels"."reserved_id", "channels"."reserved_atomic", "channels"."reserved_signature", "channels"."reserved_fingerprint", "channels"."reserved_at") IN (0, 5) AND ("channels"."reserved_atomic" IS NULL OR "channels"."reserved_atomic" ~ '^(0|[1-9][0-9]*)$') AND ("channels"."reserved_id" IS NULL OR "channels"."balance_atomic" <> "channels"."claimed_atomic" OR "channels"."withdraw_at" IS NOT NULL))
+);
 ALTER TABLE "job_transactions" ADD CONSTRAINT "job_transactions_job_id_jobs_id_fk" FOREIGN KEY ("job_id") REFERENCES "jobs"("id") ON DELETE no action ON UPDATE no action;
 ALTER TABLE "job_transactions" ADD CONSTRAINT "job_transactions_transaction_hash_transactions_hash_fk" FOREIGN KEY ("transaction_hash") REFERENCES "transactions"("hash") ON DELETE no action ON UPDATE no action;
 ALTER TABLE "orders" ADD CONSTRAINT "orders_payment_id_payments_id_fk" FOREIGN KEY ("payment_id") REFERENCES "payments"("id") ON DELETE no action ON UPDATE no action;
@@ -404,6 +438,8 @@ CREATE INDEX "entitlements_wallet" ON "entitlements" USING btree (lower("wallet"
 CREATE INDEX "entitlements_expiry" ON "entitlements" USING btree ("expires_at") WHERE expires_at IS NOT NULL;
 CREATE INDEX "entitlement_uses_running" ON "entitlement_uses" USING btree ("state") WHERE state = 'running';
 CREATE INDEX "entitlement_uses_created" ON "entitlement_uses" USING btree ("created_at");
+CREATE INDEX "channels_created" ON "channels" USING btree ("created_at","id");
+CREATE INDEX "channels_open" ON "channels" USING btree ("network","created_at","id") WHERE balance_atomic <> claimed_atomic OR withdraw_at IS NOT NULL;
 CREATE INDEX "refunds_created" ON "refunds" USING btree ("created_at","payment_id");
 CREATE INDEX "refunds_open" ON "refunds" USING btree ("created_at","payment_id") WHERE paid_hash IS NULL;
 CREATE INDEX "webhooks_due" ON "webhooks" USING btree ("endpoint","due_at") WHERE state = 'waiting';
@@ -476,12 +512,17 @@ ALTER TABLE "authorizations" ADD COLUMN "authorized_by" uuid;
 -- The gateway that makes the answer of a use.
 ALTER TABLE "entitlement_uses" ADD COLUMN "gateway" uuid;
 
+-- The gateway whose request has reserved a voucher.
+ALTER TABLE "channels" ADD COLUMN "reserved_by" uuid;
+
 -- A payment is updated twice after its insert, and a transaction once. With room in the same page an
 -- update that changes no indexed column writes no index.
 ALTER TABLE "payments" SET (fillfactor = 70);
 ALTER TABLE "transactions" SET (fillfactor = 80);
 -- Its counters are in no index, either.
 ALTER TABLE "entitlements" SET (fillfactor = 70);
+-- Nor what a request reserves and is charged.
+ALTER TABLE "channels" SET (fillfactor = 70);
 
 -- What a payer has signed and not paid is summed for each new ceiling, whichever gateway asks.
 CREATE INDEX "authorizations_payer_open" ON "authorizations" (lower("payer"))
@@ -557,6 +598,18 @@ FOR EACH ROW WHEN (
 EXECUTE FUNCTION forbid_change('what was authorized and charged does not change');
 CREATE TRIGGER authorizations_kept BEFORE DELETE ON "authorizations"
 FOR EACH ROW EXECUTE FUNCTION forbid_change('an authorization is never deleted');
+
+-- What makes a channel does not change, and what was charged does not fall.
+CREATE TRIGGER channels_agreed BEFORE UPDATE ON "channels"
+FOR EACH ROW WHEN (
+  (OLD.id, OLD.network, lower(OLD.payer), lower(OLD.payer_authorizer), lower(OLD.receiver), lower(OLD.receiver_authorizer), lower(OLD.token), OLD.withdraw_delay, OLD.salt, OLD.created_at)
+  IS DISTINCT FROM (NEW.id, NEW.network, lower(NEW.payer), lower(NEW.payer_authorizer), lower(NEW.receiver), lower(NEW.receiver_authorizer), lower(NEW.token), NEW.withdraw_delay, NEW.salt, NEW.created_at)
+  OR length(NEW.charged_atomic) < length(OLD.charged_atomic)
+  OR (length(NEW.charged_atomic) = length(OLD.charged_atomic) AND NEW.charged_atomic < OLD.charged_atomic)
+)
+EXECUTE FUNCTION forbid_change('what was agreed and charged of a channel does not change');
+CREATE TRIGGER channels_kept BEFORE DELETE ON "channels"
+FOR EACH ROW EXECUTE FUNCTION forbid_change('a channel is never deleted');
 
 -- The account of a refund is that of all its attempts, because its nonce lets the money move once.
 CREATE TRIGGER refunds_agreed BEFORE UPDATE ON "refunds"
@@ -636,7 +689,7 @@ BEGIN
   IF fresh.state IN ('broadcast', 'confirmed', 'reverted', 'expired')
     AND fresh.delivery IN ('none', 'delivering', 'delivered')
     AND num_nonnulls(fresh.log_index, fresh.block_number, fresh.confirmed_at)
-      = 3 * (fresh.state = 'confirmed')::int
+      = 3 * (fresh.state = 'confirmed')::int - 2 * (fresh.method = 'channel')::int
     AND fresh.attempts >= (fresh.delivery <> 'none')::int
     AND (fresh.delivery = 'delivered') = (fresh.delivered_at IS NOT NULL)
     AND num_nulls(fresh.redeem_token_hash, fresh.redeem_until) <> 1
@@ -647,9 +700,10 @@ BEGIN
   broken := CASE
     WHEN ((fresh.attempts >= 0) AND ((fresh.delivery = 'none') OR (fresh.attempts > 0)))
       IS FALSE THEN 'payments_attempts'
-    WHEN (((fresh.state = 'confirmed') = (fresh.log_index IS NOT NULL)) AND ((fresh.state = 'confirmed')
-      = (fresh.block_number IS NOT NULL)) AND ((fresh.state = 'confirmed') = (fresh.confirmed_at IS NOT
-      NULL))) IS FALSE THEN 'payments_confirmed'
+    WHEN (((fresh.state = 'confirmed' AND fresh.method <> 'channel') = (fresh.log_index IS NOT NULL)) AND
+      ((fresh.log_index IS NULL) = (fresh.block_number IS NULL)) AND ((fresh.state = 'confirmed')
+      = (fresh.confirmed_at IS NOT NULL))) IS FALSE THEN 'payments_confirmed'
+    WHEN (fresh.method <> 'channel' OR fresh.state = 'confirmed') IS FALSE THEN 'payments_channel'
     WHEN ((fresh.delivery = 'delivered') = (fresh.delivered_at IS NOT NULL))
       IS FALSE THEN 'payments_delivered'
     WHEN (fresh.delivery IN ('none', 'delivering', 'delivered')) IS FALSE THEN 'payments_delivery'
@@ -688,7 +742,9 @@ DECLARE
     WHEN (((fresh.facilitator IS NULL) = (fresh.ceiling_atomic IS NULL)) AND ((fresh.facilitator IS NULL) OR
       (fresh.facilitator ~ '^0x[0-9a-fA-F]*$' AND length(fresh.facilitator) = 42)))
       IS FALSE THEN 'payments_facilitator'
-    WHEN (fresh.method IN ('eip3009', 'permit2')) IS FALSE THEN 'payments_method'
+    WHEN (fresh.method <> 'channel' OR (fresh.product = 'gateway' AND fresh.protocol = 'x402'))
+      IS FALSE THEN 'payments_channel'
+    WHEN (fresh.method IN ('eip3009', 'permit2', 'channel')) IS FALSE THEN 'payments_method'
     WHEN ((fresh.network = ('eip155:' || fresh.chain_id)) AND (fresh.chain_id > 0))
       IS FALSE THEN 'payments_network'
     WHEN ((fresh.nonce ~ '^0x[0-9a-f]*$') AND (length(fresh.nonce) = 66)) IS FALSE THEN 'payments_nonce'
@@ -719,7 +775,8 @@ BEGIN
     AND (NEW.valid_before >= '1' OR NEW.valid_before = '0')
     AND num_nonnulls(NEW.ceiling_atomic, NEW.facilitator) = 0
     AND (NEW.protocol = 'x402' OR NEW.protocol = 'mpp' AND NEW.credential_hash IS NULL)
-    AND NEW.method IN ('eip3009', 'permit2') AND NEW.product IN ('gateway', 'facilitator', 'desk')
+    AND (NEW.method IN ('eip3009', 'permit2') AND NEW.product IN ('gateway', 'facilitator', 'desk')
+      OR NEW.method = 'channel' AND NEW.product = 'gateway' AND NEW.protocol = 'x402')
     AND NEW.chain_id > 0 AND NEW.network = 'eip155:' || NEW.chain_id
     OR payments_fixed_rules(NEW)
   THEN
@@ -762,7 +819,7 @@ DECLARE
     WHEN ((fresh.gas_limit ~ '^(0|[1-9][0-9]*)$') AND (fresh.max_fee_wei ~ '^(0|[1-9][0-9]*)$') AND
       (fresh.max_tip_wei ~ '^(0|[1-9][0-9]*)$')) IS FALSE THEN 'transactions_fees'
     WHEN ((fresh.hash ~ '^0x[0-9a-f]*$') AND (length(fresh.hash) = 66)) IS FALSE THEN 'transactions_hash'
-    WHEN (fresh.kind IN ('payment', 'batch', 'swap', 'refund', 'grant', 'approve', 'cancel'))
+    WHEN (fresh.kind IN ('payment', 'batch', 'swap', 'refund', 'grant', 'approve', 'channel', 'cancel'))
       IS FALSE THEN 'transactions_kind'
     WHEN (fresh.network ~ '^eip155:[1-9]') IS FALSE THEN 'transactions_network'
     WHEN (fresh.nonce >= 0) IS FALSE THEN 'transactions_nonce_range'
@@ -786,7 +843,7 @@ BEGIN
     AND (NEW.gas_limit >= '1' OR NEW.gas_limit = '0')
     AND (NEW.max_fee_wei >= '1' OR NEW.max_fee_wei = '0')
     AND (NEW.max_tip_wei >= '1' OR NEW.max_tip_wei = '0')
-    AND NEW.kind IN ('payment', 'batch', 'swap', 'refund', 'grant', 'approve', 'cancel')
+    AND NEW.kind IN ('payment', 'batch', 'swap', 'refund', 'grant', 'approve', 'channel', 'cancel')
     AND NEW.product IN ('gateway', 'facilitator', 'desk', 'sponsor')
     AND starts_with(NEW.network, 'eip155:') AND substr(NEW.network, 8) >= '1'
     AND substr(NEW.network, 8) < ':' AND NEW.nonce >= 0 AND starts_with(NEW.raw, '0x02')

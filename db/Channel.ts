@@ -1,0 +1,49 @@
+import type { Hex } from 'viem'
+import type * as Voucher from '../src/protocol/Channel'
+import type * as Network from '../src/protocol/Network'
+
+export type Config = Voucher.Config
+
+/** A payment channel as stored. Times are unix ms. */
+export type Channel = {
+  id: Hex
+  network: Network.Id
+  config: Config
+  /** All that its requests were charged. Never falls. */
+  chargedAtomic: bigint
+  /** The voucher that covers what was charged; undefined where the chain has all of it. */
+  signed: { maxAtomic: bigint; signature: Hex } | undefined
+  /** The voucher of the request, or of the refund, that is under way. */
+  reserved: Reserved | undefined
+  /** When the state of the chain was read. */
+  syncedAt: number
+  /** When a voucher was last reserved. */
+  usedAt: number
+  createdAt: number
+} & OnChain
+
+export type Reserved = {
+  /** Id of the payment to be, or `refund:` and the nonce. */
+  id: string
+  maxAtomic: bigint
+  signature: Hex
+  fingerprint: string
+  at: number
+}
+
+/** What the contract has of a channel. */
+export type OnChain = {
+  balanceAtomic: bigint
+  claimedAtomic: bigint
+  /** When the payer has begun a withdrawal, unix ms. */
+  withdrawAt: number | undefined
+  refundNonce: bigint
+}
+
+/** Of the open channels of a network. */
+export type ChannelTotals = {
+  network: Network.Id
+  channels: number
+  unclaimedAtomic: bigint
+  withdrawals: number
+}
