@@ -68,7 +68,8 @@ const fields = (text: string): TypedDataParameter[] =>
     const [type = '', name = ''] = each.split(' ')
     return { name, type }
   })
-const types = {
+/** What vouchers, claims and refunds are signed as. */
+export const channelTypes = {
   ChannelConfig: fields(
     'address payer,address payerAuthorizer,address receiver,address receiverAuthorizer,address token,uint40 withdrawDelay,bytes32 salt',
   ),
@@ -77,7 +78,8 @@ const types = {
   ClaimBatch: fields('ClaimEntry[] claims'),
   ClaimEntry: fields('bytes32 channelId,uint128 maxClaimableAmount,uint128 totalClaimed'),
 }
-const permitTypes: Record<string, TypedDataParameter[]> = {
+/** What a deposit by Permit2 is signed as. */
+export const depositPermitTypes: Record<string, TypedDataParameter[]> = {
   PermitWitnessTransferFrom: fields(
     'TokenPermissions permitted,address spender,uint256 nonce,uint256 deadline,DepositWitness witness',
   ),
@@ -85,19 +87,20 @@ const permitTypes: Record<string, TypedDataParameter[]> = {
   DepositWitness: fields('bytes32 channelId'),
 }
 
-function typedData(
+/** Typed data of the contract. */
+export function channelTypedData(
   chainId: number,
-  primaryType: keyof typeof types,
+  primaryType: keyof typeof channelTypes,
   message: Record<string, unknown>,
 ) {
   const name = 'x402 Batch Settlement'
   const domain = { name, version: '1', chainId, verifyingContract: settlementAddress }
-  return { domain, types, primaryType, message }
+  return { domain, types: channelTypes, primaryType, message }
 }
 
 /** What viem hashes. */
 export const channelIdOf = (config: ChannelConfig, chainId: number = base.chainId): Hex =>
-  hashTypedData(typedData(chainId, 'ChannelConfig', config))
+  hashTypedData(channelTypedData(chainId, 'ChannelConfig', config))
 
 /** A claim of a total, with the voucher of a demo account over the ceiling. */
 export async function claimOf(
@@ -116,13 +119,13 @@ export async function claimOf(
 
 function signChannel(
   signer: number,
-  primaryType: keyof typeof types,
+  primaryType: keyof typeof channelTypes,
   message: Record<string, unknown>,
   chainId: number = base.chainId,
 ): Promise<Hex> {
   return account(signer)
     .local()
-    .signTypedData(typedData(chainId, primaryType, message))
+    .signTypedData(channelTypedData(chainId, primaryType, message))
 }
 
 /** Calldata of `claimWithSignature`, signed by a demo account. */
@@ -192,7 +195,7 @@ export async function depositByPermit2(
     .local()
     .signTypedData({
       domain: { name: 'Permit2', chainId, verifyingContract: Permit.permit2Address },
-      types: permitTypes,
+      types: depositPermitTypes,
       primaryType: 'PermitWitnessTransferFrom',
       message: {
         ...permit,
