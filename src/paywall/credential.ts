@@ -193,8 +193,8 @@ export function peek(presented: Presented, network: Network): Named | undefined 
   if (presented.kind !== 'x402') return undefined
   const parsed = payloadOf(presented)
   if (Problem.isFault(parsed)) return undefined
-  // What sells by this function has no offers of version 1.
-  if (parsed.network !== undefined) return undefined
+  // What sells by this function has no offers of version 1 and takes no channels.
+  if (parsed.network !== undefined || parsed.channel !== undefined) return undefined
   const { method, signed, identifier } = parsed
   const { spender: _, facilitator: __, asset = network.asset.address, ...rest } = signed
   const transfer = { method, network: network.id, chainId: network.chainId, ...rest, asset }
@@ -387,7 +387,7 @@ function matchesOf(presented: PresentedX402, payload: X402.Parsed, item: Item): 
   const offers = offersFor(item, payload.signed.amountAtomic)
   const matches =
     payload.network === undefined || item.takesV1
-      ? X402.matchOffer(payload, offers, item.isByUse === true)
+      ? X402.matchOffer(payload, offers, { takesUpto: item.isByUse === true })
       : noVersion1
   presented.matched = { item, matches }
   return matches

@@ -51,7 +51,10 @@ export function otherSigner(
 }
 
 /** `seconds`: our time, unix seconds. */
-export function expired({ method, validBefore }: Time, seconds: bigint): string {
+export function expired(
+  { method, validBefore }: Omit<Time, 'validAfter'>,
+  seconds: bigint,
+): string {
   const until = method === 'permit2' ? 'deadline' : 'validBefore'
   return (
     `The authorization has expired or is about to: ${until} is ${validBefore}, and the time here ` +
@@ -59,7 +62,7 @@ export function expired({ method, validBefore }: Time, seconds: bigint): string 
   )
 }
 
-export function early({ validAfter }: Time, seconds: bigint): string {
+export function early({ validAfter }: Pick<Time, 'validAfter'>, seconds: bigint): string {
   return (
     `The authorization is not valid yet: validAfter is ${validAfter}, and the time here is ` +
     `${seconds}. Set your clock, or wait.`

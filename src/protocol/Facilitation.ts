@@ -107,7 +107,7 @@ export function parse(
   try {
     const terms = Json.read(json, 'paymentRequirements', 'object')
     const scheme = Json.member(terms, 'scheme')
-    if (scheme !== 'exact' && scheme !== 'upto') {
+    if ((scheme !== 'exact' && scheme !== 'upto') || parsed.channel !== undefined) {
       const detail = 'paymentRequirements.scheme must be "exact" or "upto".'
       return { code: 'unsupported_scheme', detail }
     }

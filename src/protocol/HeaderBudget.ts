@@ -17,8 +17,8 @@ import * as X402 from './X402'
  * 1. the requested URL, else the route's own, else its origin
  * 2. `digest` in the challenges of a request with a body
  * 3. the permit that lets a wallet without native gas pay by Permit2
- * 4. the scheme `upto`, first without its transfer method, which is its default, then further transfer
- *    methods, in file order. Without a body `upto` comes after 7: that is how indexers ask
+ * 4. the schemes `upto` and of channels, first without a transfer method that is the default, then
+ *    further transfer methods, in file order. Without a body they come after 7: that is how indexers ask
  * 5. Permit2 in the challenges, beside EIP-3009
  * 6. the signed approve, as 3 but more work for the client
  * 7. bazaar in its brief form: indexers read the head alone, and buyers find what they list
@@ -98,7 +98,7 @@ const paddingBytes = 6
 /** Measures everything that a head can contain. */
 export function compile(input: Input) {
   const { full, challenges, challengeBytes } = input
-  const { firsts, shortest, further, upto } = byNetwork(full.accepts)
+  const { firsts, shortest, further, optional } = byNetwork(full.accepts)
   const base = (accepts: readonly Requirements[], count: number): Base => {
     const extensions = saltOnly(full.extensions)
     const least = { ...full, resource: { url: '' }, accepts, extensions }
@@ -114,7 +114,7 @@ export function compile(input: Input) {
     input,
     forms,
     urls: [full.resource.url, new URL(full.resource.url).origin] as const,
-    parts: partsOf(input, forms, further, upto),
+    parts: partsOf(input, forms, further, optional),
     bases: [...all.slice(0, 1), ...short, ...few],
     x402Bases: [...all, ...short, ...few],
   }
@@ -257,7 +257,7 @@ function partsOf(
   input: Input,
   forms: readonly Form[],
   further: readonly number[],
-  upto: readonly number[],
+  optional: readonly number[],
 ): Parts {
   const { full, challenges, challengeBytes } = input
   const plain = (name: string, detail: Detail, before: Detail, ...needs: string[]): Part => {
@@ -267,7 +267,7 @@ function partsOf(
   const extension = (name: string): Part[] => {
     const own = forms.filter((form) => nameOf(form.name) === name)
     // The offers refer to entries by index, so they need all further entries.
-    const first = name === 'offer-receipt' ? [...further, ...upto].map(acceptName) : []
+    const first = name === 'offer-receipt' ? [...further, ...optional].map(acceptName) : []
     return own.map((form, index) => {
       const before = own[index - 1]
       const json = before === undefined ? costOf(name, form) : costOf('', form) - costOf('', before)
@@ -279,7 +279,7 @@ function partsOf(
   const entries = further.map(
     (index): Part => ({ name: acceptName(index), json: bytesOf(full.accepts[index] ?? {}) + 1 }),
   )
-  const byUse = usageParts(full, upto)
+  const schemes = optionalParts(full, optional)
   const known = [permitName, approvalName, 'payment-identifier', 'offer-receipt', 'bazaar']
   const others = Object.keys(full.extensions).filter((name) => ![...known, salted].includes(name))
   const beforeBazaar = [
@@ -298,14 +298,14 @@ function partsOf(
   ]
   const permit = extension(permitName)
   return {
-    withBody: [...permit, ...byUse, ...beforeBazaar, ...after],
-    bodiless: [...permit, ...beforeBazaar, ...byUse, ...after],
+    withBody: [...permit, ...schemes, ...beforeBazaar, ...after],
+    bodiless: [...permit, ...beforeBazaar, ...schemes, ...after],
   }
 }
 
-/** The entries of the scheme `upto`: all of them in brief, then whole. */
-function usageParts(full: PaymentRequired, upto: readonly number[]): Part[] {
-  const entries = upto.flatMap((index): { brief: Part; whole: Part }[] => {
+/** The entries of optional schemes: all of them in brief, then whole. */
+function optionalParts(full: PaymentRequired, optional: readonly number[]): Part[] {
+  const entries = optional.flatMap((index): { brief: Part; whole: Part }[] => {
     const accept = full.accepts[index]
     if (accept === undefined) return []
     const [name, json] = [acceptName(index), bytesOf(X402.brief(accept)) + 1]
@@ -326,19 +326,20 @@ function byNetwork(accepts: readonly Requirements[]) {
   const firsts = new Map<string, number>()
   const shortest = new Map<string, Requirements>()
   const isPlain = (index: number) => accepts[index]?.extra.assetTransferMethod === 'eip3009'
-  const upto: number[] = []
+  const optional: number[] = []
+  const hasExact = accepts.some(({ scheme }) => scheme === 'exact')
   for (const [index, accept] of accepts.entries()) {
     const { network } = accept
-    // Clients pay by it only when their application asked for it, so it is no base.
-    if (accept.scheme === 'upto') {
-      upto.push(index)
+    // Clients pay by another scheme only when their application asked for it, so it is no base.
+    if (hasExact && accept.scheme !== 'exact') {
+      optional.push(index)
       continue
     }
     if (!firsts.has(network)) firsts.set(network, index)
     const short = shortest.get(network)
     if (!short || bytesOf(accept) < bytesOf(short)) shortest.set(network, accept)
   }
-  const exact = [...accepts.keys()].filter((index) => !upto.includes(index))
+  const exact = [...accepts.keys()].filter((index) => !optional.includes(index))
   if (![...firsts.values()].some(isPlain)) {
     const plain = exact.find(isPlain)
     if (plain !== undefined) firsts.set(accepts[plain]?.network ?? '', plain)
@@ -348,7 +349,7 @@ function byNetwork(accepts: readonly Requirements[]) {
     firsts: accepts.filter((_, index) => own.has(index)),
     shortest: [...shortest.values()],
     further: exact.filter((index) => !own.has(index)),
-    upto,
+    optional,
   }
 }
 

@@ -269,6 +269,7 @@ const kinds = {
   /** Checksummed. */
   address: ['an address', parseAddress],
   uint: ['an unsigned integer', uintOf],
+  uint128: ['an unsigned integer of 128 bits', uint128Of],
   /** Lower case. */
   word: ['32 bytes of hex', wordOf],
   /** 32 bytes as hex, or as the integer that they are; answers the hex, lower case. */
@@ -316,6 +317,11 @@ function uintOf(value: unknown): bigint | undefined {
     return BigInt(value)
   }
   return undefined
+}
+
+function uint128Of(value: unknown): bigint | undefined {
+  const integer = uintOf(value)
+  return integer === undefined || integer >= 2n ** 128n ? undefined : integer
 }
 
 function wordOf(value: unknown): Hex | undefined {

@@ -1,5 +1,8 @@
 import type { Address, Hex } from 'viem'
-import type { TransferMethod } from './Asset'
+import * as Amount from './Amount'
+import type { PaymentMethod, TransferMethod } from './Asset'
+import * as Channel from './Channel'
+import * as ChannelPayload from './ChannelPayload'
 import * as Explanation from './Explanation'
 import { base64url, decodeJson } from './Header'
 import * as Json from './Json'
@@ -10,7 +13,10 @@ import type { Fault } from './Problem'
 import { readAuthorization, type Transfer } from './Transfer'
 import * as Upto from './Upto'
 
-/** x402 version 2, schemes `exact` and `upto` on EVM: offers, and the payloads that pay them. */
+/**
+ * x402 version 2, schemes `exact`, `upto` and `batch-settlement` on EVM: offers, and the payloads that
+ * pay them.
+ */
 
 /**
  * Longest validity in seconds of a payer's signature; also the longest deadline that clients
@@ -20,14 +26,29 @@ export const maxTimeoutSeconds = 300
 
 /** An `accepts` entry. */
 export type Requirements = {
-  scheme: 'exact' | 'upto'
+  scheme: Scheme
   network: Network['id']
   amount: string
   asset: Address
   payTo: Address
   maxTimeoutSeconds: number
-  extra: Readonly<Record<string, string>>
+  extra: Readonly<Record<string, string | number | Json.JsonObject>>
 }
+
+type Scheme = 'exact' | 'upto' | typeof Channel.scheme
+
+/** What an offer states of the channels by which it may be paid. */
+export type ChannelTerms = {
+  receiverAuthorizer: Address
+  /** Seconds. */
+  withdrawDelay: number
+  minDepositAtomic: bigint
+  /** How deposits are made. */
+  method: TransferMethod
+}
+
+/** The channels by which an offer may be paid now; undefined: by none. */
+export type ChannelOf = (offer: Offer) => ChannelTerms | undefined
 
 type Resource = { url: string; description?: string; mimeType?: string }
 
@@ -69,6 +90,17 @@ function uptoRequirements(offer: Offer, facilitatorAddress: Address): Requiremen
   return entry('upto', offer, { assetTransferMethod: 'permit2', name, version, facilitatorAddress })
 }
 
+/** The offer as an `accepts` entry for payment channels. */
+function channelRequirements(
+  offer: Offer,
+  { receiverAuthorizer, withdrawDelay, minDepositAtomic, method }: ChannelTerms,
+): Requirements {
+  const { name, version } = offer.network.asset.eip712
+  const minDeposit = minDepositAtomic.toString()
+  const terms = { receiverAuthorizer, withdrawDelay, name, version }
+  return entry(Channel.scheme, offer, { ...terms, assetTransferMethod: method, minDeposit })
+}
+
 function entry(
   scheme: Requirements['scheme'],
   { network: { id, asset }, amountAtomic, payTo }: Offer,
@@ -79,30 +111,47 @@ function entry(
 }
 
 /**
- * A shorter form of an entry. `upto` moves money by Permit2 only, so the entry may omit the method.
+ * A shorter form of an entry. `upto` moves money by Permit2 only, and deposits are made by EIP-3009
+ * where the entry names no method, so it may omit that one.
  */
 export function brief(accept: Requirements): Requirements {
-  if (accept.scheme === 'exact') return accept
-  const { assetTransferMethod: _, ...extra } = accept.extra
+  const { assetTransferMethod, ...extra } = accept.extra
+  const isOmitted =
+    accept.scheme === 'upto' ||
+    (accept.scheme === Channel.scheme && assetTransferMethod === 'eip3009')
+  if (!isOmitted) return accept
   return { ...accept, extra }
+}
+
+/** The schemes besides `exact` of which an offer is made. */
+export type Making = {
+  /** Whether `exact` is offered, too; by default it is. */
+  isExact?: boolean
+  /** The account that settles `upto`. */
+  facilitatorOf?: (offer: Offer) => Address | undefined
+  channelOf?: ChannelOf
 }
 
 /**
  * `accepts` of offers: every transfer method of every offer, in order. Behind them the offers that may
- * be paid by `upto`, by the account that settles them.
+ * be paid by `upto`, by the account that settles them, and last those that may be paid by channels.
  */
 export function accepts(
   offers: readonly Offer[],
-  facilitatorOf: (offer: Offer) => Address | undefined = () => undefined,
+  { isExact = true, facilitatorOf, channelOf }: Making = {},
 ): readonly Requirements[] {
   const exact = offers.flatMap((offer) =>
-    offer.network.asset.transfer.map((method) => requirements(offer, method)),
+    isExact ? offer.network.asset.transfer.map((method) => requirements(offer, method)) : [],
   )
   const upto = offers.flatMap((offer) => {
-    const facilitator = facilitatorOf(offer)
+    const facilitator = facilitatorOf?.(offer)
     return facilitator === undefined ? [] : [uptoRequirements(offer, facilitator)]
   })
-  return [...exact, ...upto]
+  const channels = offers.flatMap((offer) => {
+    const terms = channelOf?.(offer)
+    return terms === undefined ? [] : [channelRequirements(offer, terms)]
+  })
+  return [...exact, ...upto, ...channels]
 }
 
 /** The 402's payload. A pure function of its input, so that routes can cache it. */
@@ -159,8 +208,8 @@ const identifierSchema = {
 
 /** A decoded payment payload; it has not been compared with our offers yet. */
 export type Parsed = {
-  scheme: 'exact' | 'upto'
-  method: TransferMethod
+  scheme: Scheme
+  method: PaymentMethod
   /** The signed fields, without the chain, and for EIP-3009 without the asset. */
   signed: Pick<
     Transfer,
@@ -171,6 +220,8 @@ export type Parsed = {
     /** The account that may settle: signed by the scheme `upto`. */
     facilitator?: Address | undefined
   }
+  /** Of a channel: the amount is that of `accepted`, and nothing but `voucher` is signed. */
+  channel?: ChannelPayload.Read
   /** The network of a payload of version 1 (X402V1.ts), which echoes nothing of the offer. */
   network?: Network['id']
   accepted: Json.JsonObject | undefined
@@ -197,16 +248,15 @@ function parseObject(json: Json.JsonObject): Parsed | Fault {
     return fault('invalid_x402_version', 'x402Version must be 2.')
   }
   const payload = Json.read(json, 'payload', 'object')
+  const accepted = Json.optional(json, 'accepted', 'object')
+  const isChannel = accepted !== undefined && Json.member(accepted, 'scheme') === Channel.scheme
+  if (isChannel || Json.member(payload, 'channelConfig') !== undefined) {
+    return { ...ofChannel(ChannelPayload.read(payload), accepted), ...commonOf(json) }
+  }
   const authorization = Json.optional(payload, 'authorization', 'object')
   const permit = Json.optional(payload, 'permit2Authorization', 'object')
   const signature = Json.read(payload, 'signature', 'signature')
-  const extensions = Json.optional(json, 'extensions', 'object')
-  const common = {
-    accepted: Json.optional(json, 'accepted', 'object'),
-    resource: Json.optional(json, 'resource', 'object'),
-    extensions,
-    identifier: identifier(extensions),
-  }
+  const common = commonOf(json)
   if (authorization !== undefined && permit === undefined) {
     const signed = { ...readAuthorization(authorization), signature }
     return { scheme: 'exact', method: 'eip3009', signed, ...common }
@@ -216,6 +266,40 @@ function parseObject(json: Json.JsonObject): Parsed | Fault {
     return { scheme: schemeOf(common.accepted, signed), method: 'permit2', signed, ...common }
   }
   throw new Json.JsonError('payload needs either authorization or permit2Authorization')
+}
+
+function commonOf(
+  json: Json.JsonObject,
+): Pick<Parsed, 'accepted' | 'resource' | 'extensions' | 'identifier'> {
+  const extensions = Json.optional(json, 'extensions', 'object')
+  return {
+    accepted: Json.optional(json, 'accepted', 'object'),
+    resource: Json.optional(json, 'resource', 'object'),
+    extensions,
+    identifier: identifier(extensions),
+  }
+}
+
+/** What a payload of a channel pays: its voucher adds the amount of the offer to what was charged. */
+function ofChannel(
+  channel: ChannelPayload.Read,
+  accepted: Json.JsonObject | undefined,
+): Pick<Parsed, 'scheme' | 'method' | 'signed' | 'channel'> {
+  const { voucher, signature } = channel
+  const { channelId, config, maxAtomic } = voucher
+  const amountAtomic = accepted === undefined ? 0n : Json.read(accepted, 'amount', 'uint128')
+  const paidAtomic = voucher.kind === 'refund' ? 0n : Amount.least(amountAtomic, maxAtomic)
+  const signed = {
+    asset: config.token,
+    payer: config.payer,
+    payee: config.receiver,
+    amountAtomic,
+    nonce: Channel.nonceOf(channelId, maxAtomic - paidAtomic),
+    validAfter: 0n,
+    validBefore: Amount.max,
+    signature,
+  }
+  return { scheme: Channel.scheme, method: 'channel', signed, channel }
 }
 
 /** The scheme of a Permit2 payload: the one that it accepted, else the one whose proxy may spend. */
@@ -272,9 +356,13 @@ export type Match = { offer: Offer; transfer: Transfer }
 export function matchOffer(
   parsed: Parsed,
   offers: readonly Offer[],
-  takesUpto = false,
+  { takesUpto = false, channelOf }: { takesUpto?: boolean; channelOf?: ChannelOf } = {},
 ): readonly Match[] | Fault {
-  const { scheme, method, signed, accepted } = parsed
+  const { scheme, method, signed, accepted, channel } = parsed
+  if (method === 'channel') {
+    if (channel === undefined || channelOf === undefined) return unsupported
+    return matchChannel({ ...parsed, channel }, offers, channelOf)
+  }
   const isUpto = scheme === 'upto'
   if (isUpto && !takesUpto) return unsupported
   if (isUpto && signed.facilitator === undefined) {
@@ -299,10 +387,7 @@ export function matchOffer(
       const terms = termsOf(offer)
       return equals(accepted, terms) || (isUpto && equals(accepted, brief(terms)))
     })
-    if (candidates.length === 0) {
-      const detail = 'accepted is none of the offers of this route: copy one of accepts unchanged.'
-      return fault('invalid_payment_requirements', detail)
-    }
+    if (candidates.length === 0) return otherRequirements
   }
   const spender = isUpto ? Upto.proxyAddress : Permit.proxyAddress
   if (method === 'permit2' && signed.spender !== spender) {
@@ -331,6 +416,54 @@ export function matchOffer(
   return candidates.map((offer) => ({ offer, transfer: transferOf(parsed, offer) }))
 }
 
+/** The checks of a voucher that need neither its channel nor its signature. */
+function matchChannel(
+  parsed: Parsed & { channel: ChannelPayload.Read },
+  offers: readonly Offer[],
+  channelOf: ChannelOf,
+): readonly Match[] | Fault {
+  const { accepted, channel } = parsed
+  const { voucher } = channel
+  if (accepted === undefined)
+    return fault('invalid_payload', 'The payment payload has no accepted.')
+  const refusal = checkAccepted(accepted, offers, Channel.scheme)
+  if (refusal !== undefined) return refusal
+  const uncorrected = withoutState(accepted)
+  for (const offer of offers) {
+    const terms = channelOf(offer)
+    if (terms === undefined) continue
+    const entry = channelRequirements(offer, terms)
+    if (!equals(uncorrected, entry) && !equals(uncorrected, brief(entry))) continue
+    const { chainId, asset } = offer.network
+    const expected = { ...terms, chainId, payTo: offer.payTo, asset: asset.address }
+    return (
+      ChannelPayload.checkConfig(voucher, expected) ??
+      ChannelPayload.checkAuthorizer(voucher) ??
+      checkBase(voucher, offer.amountAtomic) ??
+      ChannelPayload.checkMethod(voucher, terms.method) ??
+      channel.depositFault ?? [{ offer, transfer: transferOf(parsed, offer) }]
+    )
+  }
+  const isOffered = offers.some((offer) => channelOf(offer) !== undefined)
+  return isOffered ? otherRequirements : unsupported
+}
+
+/** A refund pays nothing: its voucher is the newest one. */
+function checkBase({ kind, maxAtomic }: Channel.Voucher, amountAtomic: bigint): Fault | undefined {
+  if (kind === 'refund' || maxAtomic >= amountAtomic) return undefined
+  const code = 'invalid_batch_settlement_evm_cumulative_amount_mismatch'
+  const detail = `maxClaimableAmount is ${maxAtomic}, and it must be what was charged before and ${amountAtomic}.`
+  return fault(code, detail)
+}
+
+/** `accepted` without what a 402 adds that corrects a buyer. */
+function withoutState(accepted: Json.JsonObject): Json.JsonObject {
+  const extra = Json.member(accepted, 'extra')
+  if (!Json.isObject(extra)) return accepted
+  const { channelState: _, voucherState: __, ...terms } = extra
+  return { ...accepted, extra: terms }
+}
+
 function amountMismatch(method: TransferMethod, signed: bigint, expected: bigint): Fault {
   const code =
     method === 'permit2'
@@ -338,6 +471,11 @@ function amountMismatch(method: TransferMethod, signed: bigint, expected: bigint
       : 'invalid_exact_evm_payload_authorization_value_mismatch'
   return fault(code, Explanation.otherAmount(signed, expected))
 }
+
+const otherRequirements = fault(
+  'invalid_payment_requirements',
+  'accepted is none of the offers of this route: copy one of accepts unchanged.',
+)
 
 const unsupported = fault('unsupported_scheme', 'This scheme is not offered.')
 
@@ -375,10 +513,7 @@ function equals(accepted: Json.JsonObject, ours: Requirements): boolean {
 
 const addressPattern = /^0x[0-9a-fA-F]{40}$/
 
-function sameMembers(
-  theirs: Json.JsonObject,
-  ours: Readonly<Record<string, string | number>>,
-): boolean {
+function sameMembers(theirs: Json.JsonObject, ours: Requirements['extra']): boolean {
   for (const [name, value] of Object.entries(ours)) {
     const other = Json.member(theirs, name)
     if (other === value) continue
@@ -393,6 +528,7 @@ function sameMembers(
 function transferOf(parsed: Parsed, offer: Offer): Transfer {
   const { asset: _, spender: __, facilitator, ...signed } = parsed.signed
   const { id, chainId, asset } = offer.network
+  const voucher = parsed.channel?.voucher
   const isUpto = parsed.scheme === 'upto' && facilitator !== undefined
   return {
     method: parsed.method,
@@ -401,6 +537,8 @@ function transferOf(parsed: Parsed, offer: Offer): Transfer {
     asset: asset.address,
     ...signed,
     ...(isUpto ? { upto: { ceilingAtomic: signed.amountAtomic, facilitator } } : {}),
+    ...(voucher && { voucher }),
+    ...(voucher?.kind === 'refund' && { amountAtomic: 0n }),
   }
 }
 

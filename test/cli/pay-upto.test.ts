@@ -230,7 +230,7 @@ describe('Terms', () => {
       const network = shop.config.networks.find(({ id }) => id === one.network)
       if (network === undefined) throw new Error(one.network)
       const offer = { network, payTo: one.payTo, amountAtomic: one.amountAtomic }
-      const matches = X402.matchOffer(parsed, [offer], true)
+      const matches = X402.matchOffer(parsed, [offer], { takesUpto: true })
       if (isFault(matches)) throw new Error(matches.detail)
       expect(matches.map(({ transfer }) => transfer)).toEqual([paid.transfer])
       expect(paid.transfer.upto?.facilitator).toBe(account(0).address)

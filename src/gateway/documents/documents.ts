@@ -154,11 +154,12 @@ function resources(config: Config, options: DocumentsOptions) {
         resource: Catalogue.exampleUrl(baseUrl, merchant, route),
         type: 'http',
         x402Version: 2,
-        accepts: X402.accepts(offers, ({ network, amountAtomic }) =>
-          byUse.some(({ id }) => id === network.id)
-            ? options.facilitators(network.id, amountAtomic)[0]
-            : undefined,
-        ),
+        accepts: X402.accepts(offers, {
+          facilitatorOf: ({ network, amountAtomic }) =>
+            byUse.some(({ id }) => id === network.id)
+              ? options.facilitators(network.id, amountAtomic)[0]
+              : undefined,
+        }),
         lastUpdated: Math.floor(options.updatedAt / 1000),
         description: route.description || route.summary,
         mimeType: 'application/json',

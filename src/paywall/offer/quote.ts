@@ -340,7 +340,7 @@ function compile(
   options: QuoterOptions,
 ) {
   const offers = item.offers.filter((_, i) => (ready & (1 << i)) !== 0)
-  const accepts = X402.accepts(offers, facilitatorOf)
+  const accepts = X402.accepts(offers, { facilitatorOf })
   const validUntil = Math.floor(madeAt / 1000) + validForSeconds + keptMs / 1000
   const signed = accepts.map((requirements) =>
     Offer.sign({ resourceUrl: item.resource.url, requirements, validUntil }, options.receiptKey),
