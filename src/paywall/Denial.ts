@@ -1,7 +1,9 @@
+import type { Channel } from '../../db/Channel'
 import type { Payment } from '../../db/Payment'
 import * as Problem from '../protocol/Problem'
 import { usedReason } from '../settlement/read/refusals'
 import type { Outcome } from '../settlement/send/Outcome'
+import * as ChannelState from './ChannelState'
 
 const retry = { headers: { 'retry-after': '5' } }
 
@@ -50,6 +52,16 @@ export function verificationFailed(reason: string, detail: string): Problem.Prob
   return Problem.of(used ? 'invalid-challenge' : 'verification-failed', detail, {
     members: { reason },
   })
+}
+
+/** 402 with the state of a channel, by which its client corrects its voucher. */
+function outOfStep(
+  { reason, detail, isUnknown }: Extract<Outcome, { kind: 'refused' }>,
+  row: Channel,
+): Problem.ProblemError {
+  const channel = ChannelState.correctionOf(row)
+  const code = isUnknown ? 'channel-unknown' : 'verification-failed'
+  return Problem.of(code, detail, { members: { reason, channel } })
 }
 
 /** 400 before any money moves; 404 when the only fault is that the parameters name nothing. */
@@ -141,6 +153,9 @@ export function unpaid(outcome: Exclude<Outcome, { kind: 'confirmed' }>): Proble
       return Problem.of('settlement-reverted', detail, sent(outcome.payment, outcome.reason))
     }
     case 'refused':
+      return outcome.channel
+        ? outOfStep(outcome, outcome.channel)
+        : verificationFailed(outcome.reason, outcome.detail)
     case 'dead':
       return verificationFailed(outcome.reason, outcome.detail)
     case 'unavailable': {

@@ -3,16 +3,20 @@ import type { Rows, RowsRefusal } from '../../db/Ledger'
 import type { KeyScope, Payment, Purpose } from '../../db/Payment'
 import type { Tally } from '../books/tally'
 import type { WriteEvent } from '../log'
+import * as Amount from '../protocol/Amount'
 import type * as Client from '../protocol/Client'
+import * as Explanation from '../protocol/Explanation'
 import * as Problem from '../protocol/Problem'
-import { type Money, moneyKey, type Transfer } from '../protocol/Transfer'
+import { type Money, moneyKey, signatureCode, signerOf, type Transfer } from '../protocol/Transfer'
+import { isPresented, type Presented } from '../settlement/channels/state'
+import { busyDetail, outOfStep } from '../settlement/channels/voucher'
 import { usedReason } from '../settlement/read/refusals'
 import { type Outcome, RowsRefusedError } from '../settlement/send/Outcome'
 import type { Settlement } from '../settlement/settlement'
 import { withApproval } from '../settlement/sponsorship'
 import type { PaymentRequest } from '../settlement/state/state'
 import type { Authorized } from '../settlement/upto/authorize'
-import { failingOf, failureHeaders } from './answer/receipts'
+import { failingOf, failureHeaders, refundHeaders } from './answer/receipts'
 import { continuationTokens, findByToken } from './answer/undelivered'
 import {
   type Asked,
@@ -51,6 +55,8 @@ export type Checkout<S extends Sale = Sale> = {
   key: string | undefined
   /** The claim on the money, with what is released with it; `fulfil` releases it. */
   claim: RequestClaim
+  /** Ends the turn of its channel, which may be before the claim ends. */
+  endTurn?: (() => void) | undefined
 }
 
 type Confirmed = Extract<Outcome, { kind: 'confirmed' }>
@@ -60,7 +66,7 @@ export type Product<S extends Sale = Sale> = {
   /** The 402. Throws ProblemError when nothing can be sold. */
   challenge(sale: S, details: ChallengeDetails): Response
   /** Distinguishes purchases: hex of what is bought with this money. */
-  fingerprintOf(sale: S, transfer: Pick<Transfer, 'payer' | 'upto'>): string
+  fingerprintOf(sale: S, transfer: Pick<Transfer, 'payer' | 'upto' | 'method'>): string
   /** Longest time (ms) that the buyer waits for the settlement from now on. */
   waitMs(sale: S): number
   /**
@@ -187,8 +193,11 @@ function refuse(
   problem: Problem.ProblemError,
 ): Response {
   const { presented, item, digest } = sale
+  // Clients correct their voucher by the 402 only where it has no `PAYMENT-RESPONSE`.
+  const isCorrective = problem.members.channel !== undefined
+  if (presented.kind === 'x402' && isCorrective) presented.isCorrected = true
   const headers =
-    presented.kind === 'x402' && problem.headers['payment-response'] === undefined
+    presented.kind === 'x402' && !isCorrective && problem.headers['payment-response'] === undefined
       ? failureHeaders(problem, named?.transfer ?? failingOf(presented.value, item.offers))
       : {}
   if (problem.status === 402) {
@@ -239,6 +248,7 @@ type Paying = Checkout & { presentation: Presentation }
 
 async function spend(shop: Shop, sale: Sale, presentation: Presentation): Promise<Response> {
   const { transfer } = presentation
+  if (isPresented(transfer)) return spendVoucher(shop, sale, { ...presentation, transfer })
   // Another request that waited for the same claim may have taken it first.
   while (otherClaim(shop, transfer) !== undefined) {
     const known = await findReleased(shop, transfer)
@@ -259,6 +269,95 @@ async function spend(shop: Shop, sale: Sale, presentation: Presentation): Promis
     claim.release()
     throw error
   }
+}
+
+/**
+ * Pays by a channel, which has one request at a time. The signature is checked first, so that no stranger
+ * takes the turn of a channel.
+ */
+async function spendVoucher(
+  shop: Shop,
+  sale: Sale,
+  presentation: Presentation & { transfer: Presented },
+): Promise<Response> {
+  const { claims, settlement } = shop
+  const { transfer } = presentation
+  const { channelId, kind } = transfer.voucher
+  assertVoucher(presentation, sale)
+  const endTurn = await settlement.channels.takeTurn(channelId)
+  const correct = async (detail: string) =>
+    Denial.unpaid(outOfStep(await settlement.channels.find(channelId), detail))
+  if (endTurn === undefined) throw await correct(busyDetail)
+  const claim = kind === 'refund' ? createClaim() : claimMoney(claims, transfer)
+  // What it paid for is still being delivered.
+  if (claim === undefined) {
+    endTurn()
+    throw await correct(usedDetail)
+  }
+  claim.add(endTurn)
+  try {
+    if (kind === 'refund') return await refundChannel(shop, sale, transfer).finally(claim.release)
+    const checkout = { ...open(shop, sale, presentation, claim), endTurn }
+    const known = await settlement.channels.findCharged(transfer)
+    if (known === undefined) return await pay(shop, checkout)
+    return await resumeKnown(shop, checkout, known)
+  } catch (error) {
+    claim.release()
+    throw isUsed(error) ? await correct(usedDetail) : error
+  }
+}
+
+/** Pays back what a channel has left. */
+async function refundChannel(
+  { product, settlement }: Shop,
+  sale: Sale,
+  transfer: Presented,
+): Promise<Response> {
+  const { requestId, client } = sale
+  const refunded = await settlement.channels.refund(transfer, {
+    ...{ requestId, client },
+    waitMs: product.waitMs(sale),
+  })
+  if (refunded.kind !== 'refunded') throw Denial.unpaid(refunded)
+  const { transaction, amountAtomic, channel } = refunded
+  const { id: channelId, network } = channel
+  const amount = Amount.toDecimal(amountAtomic, 6)
+  const refund = { channelId, network, transaction, amount, amountAtomic: String(amountAtomic) }
+  return Response.json({ refund }, { headers: refundHeaders(refunded) })
+}
+
+const usedDetail = 'The voucher has paid for a request: sign one above what was charged.'
+
+/** Whether money was found to have paid for something else, or for what was delivered. */
+function isUsed(error: unknown): boolean {
+  if (!(error instanceof Problem.ProblemError)) return false
+  const { code } = error
+  return code === 'invalid-challenge' || code === 'payment-mismatch' || code === 'redeem-exhausted'
+}
+
+/**
+ * Throws ProblemError unless its key signed a voucher. The payer of a channel whose vouchers another key
+ * signs is proven by nothing here: every account may pay a deposit into it. So it gets no key and no
+ * entitlement of the payer.
+ */
+function assertVoucher(
+  { transfer, isKeySigned, asset, identifier }: Presentation & { transfer: Presented },
+  { item, headers }: Sale,
+): void {
+  if (!isKeySigned()) {
+    const detail = Explanation.otherSigner(transfer, asset.eip712)
+    throw Denial.verificationFailed(signatureCode(transfer), detail)
+  }
+  if (signerOf(transfer) === transfer.payer || transfer.voucher.kind === 'refund') return
+  if (item.again !== undefined || item.opens !== undefined) {
+    const reason = 'invalid_batch_settlement_evm_authorizer_address_mismatch'
+    const detail = 'What is bought here belongs to the payer: payerAuthorizer must be the payer.'
+    throw Denial.verificationFailed(reason, detail)
+  }
+  if (idempotencyKey(headers, identifier) !== undefined)
+    throw badKey(
+      'Idempotency-Key needs a channel whose payerAuthorizer is the payer: leave it out.',
+    )
 }
 
 async function pay(shop: Shop, checkout: Paying): Promise<Response> {
@@ -368,7 +467,7 @@ async function settle(shop: Shop, checkout: Paying): Promise<Outcome | Authorize
   const { sale } = checkout
   const { transfer, approval, isKeySigned } = checkout.presentation
   try {
-    if (transfer.upto !== undefined) return await authorize(shop, checkout)
+    if (transfer.upto ?? transfer.voucher) return await authorize(shop, checkout)
     const rows = await product.admit(checkout)
     const purpose = purposeOf(checkout)
     const waitMs = product.waitMs(sale)
@@ -409,14 +508,14 @@ async function authorize(shop: Shop, checkout: Paying): Promise<Outcome | Author
   const { product, settlement } = shop
   const { sale } = checkout
   const { transfer, approval } = checkout.presentation
-  let isAsserted = false
+  let isAsserted = transfer.upto === undefined
   const assertOnce = () => {
     if (isAsserted) return
     isAsserted = true
     assertSellable(shop, checkout)
   }
   try {
-    await product.admit(checkout)
+    const rows = await product.admit(checkout)
     const purpose = purposeOf(checkout)
     const waitMs = product.waitMs(sale)
     const validUntil = shop.now() + (product.answerMs?.(sale) ?? 0)
@@ -427,7 +526,8 @@ async function authorize(shop: Shop, checkout: Paying): Promise<Outcome | Author
     }
     const attempt = () => {
       const own = { id: settlement.createId(), receivedAt: shop.now() }
-      const terms = { ...own, client, validUntil, onAsked }
+      const ofVoucher = { requestId: sale.requestId, waitMs, rows, onEnd: checkout.endTurn }
+      const terms = { ...own, client, validUntil, onAsked, ofVoucher }
       return settlement.authorizations.authorize(transfer, purpose, terms)
     }
     return approval === undefined

@@ -43,6 +43,8 @@ type PresentedX402 = {
   isLegacy: boolean
   /** Parsed once: before the body is read, and when it is sold. */
   payload?: X402.Parsed | Problem.Fault
+  /** Set for a voucher of a known channel that is out of step: it was no stranger's. */
+  isCorrected?: boolean
   /** The offers of the item that it may pay, compared once. */
   matched?: { item: Item; matches: Matches }
 }

@@ -1,6 +1,7 @@
 import type { Rows } from '../../db/Ledger'
 import type { Payment } from '../../db/Payment'
 import * as Problem from '../protocol/Problem'
+import type { Transfer } from '../protocol/Transfer'
 import type { Reason } from '../settlement/send/Outcome'
 import { chargeMs } from '../settlement/upto/ceilings'
 import { answeredBy, createPaidDeliveries, type Deliveries } from './answer/delivery'
@@ -99,16 +100,20 @@ function createGatewayProduct(context: Context): Product<GatewaySale> {
       const item = reason !== undefined && exactOnly.has(reason) ? withoutUse(priced) : priced
       return quoter({ item, url, requestId, clientKind }, { ...details, signIn: signInOf(sale) })
     },
-    fingerprintOf(sale, { upto }) {
+    fingerprintOf(sale, transfer) {
       const { method, path, search, digest } = sale
-      const headers = upto === undefined ? undefined : sale.selecting()
+      const headers = isByUse(sale, transfer) ? sale.selecting() : undefined
       return fingerprint(method, path, search, { digest, headers })
     },
     waitMs: context.settleWaitMs,
     answerMs: ({ timeoutMs }) => timeoutMs + chargeMs,
     prepareByUse: ({ sale }) => sale.prepare(),
-    fulfilByUse: ({ sale, claim }, authorization) =>
-      byUse.deliver(sale, authorization, claim.release),
+    fulfilByUse({ sale, claim }, authorization) {
+      const { opens } = sale.item
+      // The answer of a pass needs its payment only for its time, which is now.
+      const own = opens && { fulfil: async () => passOf(sale.item, opens, now()) }
+      return byUse.deliver(own ? answeredBy(sale, own) : sale, authorization, claim.release)
+    },
     isCostly: ({ body }) => body.byteLength > costlyMinBytes,
     // Read them once, because each read parses the whole body.
     assertServable({ invalidParams }) {
@@ -122,7 +127,7 @@ function createGatewayProduct(context: Context): Product<GatewaySale> {
         throw Denial.keyConflict('was used for another request')
       }
       // The bytes of a charge are kept before it is confirmed, for `byUse.repeating`.
-      const isHeld = payment.transfer.upto && payment.delivery !== 'delivered'
+      const isHeld = isByUse(sale, payment.transfer) && payment.delivery !== 'delivered'
       if (isHeld) return undefined
       const stored = await answers.find(payment.id, now())
       const { search, isAgain } = sale
@@ -142,7 +147,8 @@ function createGatewayProduct(context: Context): Product<GatewaySale> {
         claim.add(free)
       }
       const state = sale.unavailable()
-      const isReady = settlement.isReady(transfer.network)
+      // A voucher needs no node, as long as the withdrawals of its channel can be seen.
+      const isReady = transfer.voucher !== undefined || settlement.isReady(transfer.network)
       const away = isReady ? undefined : Denial.networkAway()
       const unavailable = (state instanceof Promise ? await state : state) ?? away
       if (unavailable !== undefined) {
@@ -164,16 +170,24 @@ function createGatewayProduct(context: Context): Product<GatewaySale> {
       if (settlement.needsSecond(payment) && !(await settlement.confirmTwice(payment))) {
         throw Denial.unpaid({ kind: 'pending', payment })
       }
-      const isByUse = payment.transfer.upto !== undefined
       const { opens } = sale.item
       const own = opens && { fulfil: async () => passOf(sale.item, opens, now(), payment) }
       const given = own ? answeredBy(sale, own) : sale
-      const request = isByUse ? await byUse.repeating(sale, payment) : given
+      const isUsage = isByUse(sale, payment.transfer)
+      const request = isUsage ? await byUse.repeating(sale, payment) : given
       return deliveries
         .deliver(request, outcome, presentation.protocol, claim.release)
         .catch((error: unknown) => explainGone(settlement, checkout, { payment, error }))
     },
   }
+}
+
+/** Whether an answer is charged by what it uses. */
+function isByUse(
+  { item }: GatewaySale,
+  { upto, method }: Pick<Transfer, 'upto' | 'method'>,
+): boolean {
+  return upto !== undefined || (method === 'channel' && item.mostAtomic !== undefined)
 }
 
 /** The fingerprint of a request for which a wallet may sign in. */

@@ -19,6 +19,7 @@ const mppKinds = {
 
 const ownKinds = {
   'sign-in-refused': { status: 402, title: 'Sign-In Refused' },
+  'channel-unknown': { status: 402, title: 'Channel Unknown' },
   'not-entitled': { status: 402, title: 'Not Entitled' },
   'bad-request': { status: 400, title: 'Bad Request' },
   'invalid-path': { status: 400, title: 'Invalid Path' },

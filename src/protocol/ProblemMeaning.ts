@@ -84,6 +84,13 @@ const texts: Readonly<Record<Code, Text>> = {
       'If it follows a restart: `CHALLENGE_SECRETS` or the data directory changed. If many clients ' +
       'report `invalid_siwx_issued_at_too_old`, compare the clock of this machine with NTP.',
   },
+  'channel-unknown': {
+    meaning:
+      'This service has no record of the payment channel, as after a backup was restored. What the ' +
+      'chain shows as claimed counts as charged. No money moved.',
+    client: 'Sign a voucher above what was claimed, and send the request again.',
+    operator: 'What the lost records had charged and not claimed is lost.',
+  },
   'not-entitled': {
     meaning:
       'The sign-in is valid, and the wallet has nothing to use for this request: `reason` says why. ' +

@@ -103,6 +103,8 @@ type Settlement = {
   payer?: Address | undefined
   amount?: string | undefined
   errorReason?: string | undefined
+  /** What the scheme of a channel adds. */
+  extra?: object
   receipt?: Signed
   /** Further extensions. */
   extensions?: Readonly<Record<string, unknown>>
@@ -110,12 +112,13 @@ type Settlement = {
 
 /** `PAYMENT-RESPONSE` value. Undefined members are omitted. */
 export function x402({ receipt, ...settled }: Settlement): string {
-  const { success, errorReason, transaction, network, payer, amount } = settled
+  const { success, errorReason, transaction, network, payer, amount, extra } = settled
   const extensions = receipt && {
     'offer-receipt': { info: { receipt }, schema },
     ...settled.extensions,
   }
-  return encodeJson({ success, errorReason, transaction, network, payer, amount, extensions })
+  const terms = { success, errorReason, transaction, network, payer, amount, extra }
+  return encodeJson({ ...terms, extensions })
 }
 
 /**

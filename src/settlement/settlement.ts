@@ -3,6 +3,7 @@ import type { Payment } from '../../db/Payment'
 import type { Asset } from '../protocol/Asset'
 import * as Crypto from '../protocol/Crypto'
 import type { Transfer } from '../protocol/Transfer'
+import { createChannelSales } from './channels/channels'
 import * as CrossCheck from './read/cross-check'
 import { createChainReads } from './read/reads'
 import * as Refusals from './read/refusals'
@@ -37,6 +38,8 @@ export async function createSettlement(options: SettlementOptions) {
     ...createPayments(context),
     /** The functions of the scheme `upto`. */
     authorizations: createUptoAuthorizations(context),
+    /** Payment channels. */
+    channels: createChannelSales(context),
     ...createDeliveryStates(context),
     ...createJobRunner(context),
     ...createChainReads(context),

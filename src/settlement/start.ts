@@ -9,6 +9,7 @@ import type { NetworkConfig } from '../config/Config'
 import type { WriteEvent } from '../log'
 import { parse as parseAddress } from '../protocol/Address'
 import type * as Network from '../protocol/Network'
+import { createChannels } from './channels/state'
 import * as Recover from './repair/recover'
 import * as Reorg from './repair/reorg'
 import { restore } from './repair/restore'
@@ -54,6 +55,8 @@ export type SettlementOptions = { [Name in keyof Policy]?: Policy[Name] | undefi
   walletFactories?: readonly Address[]
   /** Transactions that may fail on chain for one payer in ten minutes; 5 by default. */
   payerFailuresMax?: number | undefined
+  /** Signs claims and refunds of payment channels; undefined: there are none. */
+  receiverAuthorizerKey?: Uint8Array | undefined
   /** What a merchant may lose by `upto`; undefined: without limit, which is the default. */
   creditOf?: ((merchant: string) => CreditLimits | undefined) | undefined
   /** Time between two health checks of a network, ms. */
@@ -95,6 +98,7 @@ export async function createContext(
     payers: createPayers(now, options.payerFailuresMax, ledger.failures),
     ceilings: new Map(),
     credit,
+    channels: createChannels(options.receiverAuthorizerKey),
     unsettled: new Map(),
     createId: () => paymentId(now(), random),
     progress: {
@@ -275,6 +279,8 @@ function createChainState(network: NetworkConfig, options: SettlementOptions): C
       hasOverrides: true,
       readsCode: true,
       hasUpto: false,
+      hasChannels: false,
+      channelMethods: [],
     },
     queue: {
       payments: [],

@@ -5,6 +5,7 @@ import type { RefundLedger } from '../../../db/Refund'
 import type { WriteEvent } from '../../log'
 import * as Amount from '../../protocol/Amount'
 import type * as Network from '../../protocol/Network'
+import type { Settled } from '../../settlement/channels/state'
 import { NotDeliverableError, type Outcome } from '../../settlement/send/Outcome'
 import type { Settlement } from '../../settlement/settlement'
 import * as Denial from '../Denial'
@@ -62,7 +63,7 @@ export type Made = {
 /** `by`: the rule that decided, such as `failed`. `reason`: why there is no usage, for the operator. */
 export type Cost = Charge & { by: string; reason?: string | undefined }
 
-type Confirmed = Pick<Extract<Outcome, { kind: 'confirmed' }>, 'payment' | 'deliveryStarted'>
+type Confirmed = Omit<Extract<Outcome, { kind: 'confirmed' }>, 'kind'>
 
 /** The part of a paid request that a delivery needs. */
 export type DeliveryRequest = {
@@ -141,6 +142,8 @@ type Paid = {
   /** The payment with the running attempt, and the end of the redemption time. */
   payment: Payment
   protocol: Protocol
+  /** By a channel. */
+  settled: Settled | undefined
 }
 
 function createState(options: DeliveryOptions) {
@@ -175,14 +178,17 @@ export function createPaidDeliveries(options: DeliveryOptions) {
       release: () => void,
     ): Promise<Response> {
       const payment = await begin(context, request, outcome)
-      return deliver(context, { ...ofPayment(context, { request, payment, protocol }), release })
+      const settled = await settledBy(context, outcome)
+      const paid = { request, payment, protocol, settled }
+      return deliver(context, { ...ofPayment(context, paid), release })
     },
     /** Makes an answer and hands it over, like that of a payment. Throws ProblemError. */
     handOver: (delivery: Delivery): Promise<Response> => deliver(context, delivery),
     /** The stored answer of an idempotency key, marked as a replay. */
-    replay(answer: Answer, payment: Payment, request: Receipted) {
+    async replay(answer: Answer, payment: Payment, request: Receipted) {
       const headers = replayed(answer)
-      setAll(headers, headingsOf(context, payment, request))
+      const settled = await settledBy(context, { payment })
+      setAll(headers, headingsOf(context, payment, { ...request, settled }))
       return new Response(answer.body, { status: answer.status, headers })
     },
     /** The headers of an answer to a payment: its receipt, and the token that fetches it again. */
@@ -246,12 +252,12 @@ export function whyOver(payment: Payment, now: number): string | undefined {
 }
 
 function ofPayment(context: Context, paid: Paid): Omit<Delivery, 'release'> {
-  const { request, payment, protocol } = paid
+  const { request, payment, protocol, settled } = paid
   const { search, usage, isAgain } = request
   return {
     request,
     attempt: payment,
-    headers: () => headingsOf(context, payment, { protocol, search, usage, isAgain }),
+    headers: () => headingsOf(context, payment, { protocol, search, usage, isAgain, settled }),
     record: recordOf(context, paid),
     end: () => endUndelivered(context, payment, undefined),
     refuse: (undelivered) => refuse(context, paid, undelivered),
@@ -259,7 +265,22 @@ function ofPayment(context: Context, paid: Paid): Omit<Delivery, 'release'> {
   }
 }
 
-type Receipted = Pick<DeliveryRequest, 'search' | 'usage' | 'isAgain'> & { protocol: Protocol }
+type Receipted = Pick<DeliveryRequest, 'search' | 'usage' | 'isAgain'> & {
+  protocol: Protocol
+  settled?: Settled | undefined
+}
+
+/** What the headers show of the channel of a payment: as this request left it, else as it is now. */
+function settledBy(
+  { settlement }: Context,
+  outcome: Confirmed,
+): Settled | undefined | Promise<Settled | undefined> {
+  const { settled, payment } = outcome
+  return (
+    settled ??
+    (payment.transfer.method === 'channel' ? settlement.channels.settledBy(payment) : undefined)
+  )
+}
 
 function headingsOf(
   { receipts, challengeSecrets }: Context,
@@ -284,7 +305,7 @@ export function replayed({ headers }: Pick<Answer, 'headers'>): Headers {
  */
 export function answeredBy(
   { method, search, requestId, signal, envelope }: DeliveryRequest,
-  own: Pick<DeliveryRequest, 'usage' | 'keepLost' | 'fulfil'>,
+  own: Pick<DeliveryRequest, 'usage' | 'keepLost' | 'fulfil' | 'isAgain'>,
 ): DeliveryRequest {
   return { method, search, requestId, signal, envelope, ...own }
 }

@@ -1,10 +1,13 @@
-import type { Address } from 'viem'
+import type { Address, Hex } from 'viem'
 import type { Payment, Protocol } from '../../../db/Payment'
 import * as Crypto from '../../protocol/Crypto'
 import type { Offer } from '../../protocol/Offer'
 import type { ProblemError } from '../../protocol/Problem'
 import * as Receipt from '../../protocol/Receipt'
 import * as X402 from '../../protocol/X402'
+import type { Refunded } from '../../settlement/channels/refund'
+import type { Settled } from '../../settlement/channels/state'
+import * as ChannelState from '../ChannelState'
 
 /**
  * Longer responses omit the copy under the version 1 name, so that the head stays below the 4 KB
@@ -17,13 +20,19 @@ const withQueryMaxLength = 200
 
 /** The purchase that a receipt names. */
 type Bought = {
+  /** The transaction of the receipt; that of the payment by default. */
+  transaction?: Hex | '' | undefined
   /** Query of the request, '' or with its `?`, where it is known. The hash of the request has it, too. */
   search?: string | undefined
   order?: string | undefined
 }
 
-/** An answer with a receipt. */
-type Receipted = Bought & { protocol: Protocol; usage?: Usage | undefined }
+/** An answer with a receipt. `settled`: by a channel. */
+type Receipted = Bought & {
+  protocol: Protocol
+  usage?: Usage | undefined
+  settled?: Settled | undefined
+}
 
 /** What an answer has used, and the ceiling that its buyer signed. */
 export type Usage = { ceilingAtomic: bigint; units: Readonly<Record<string, number>> }
@@ -48,8 +57,9 @@ export function createReceipts(key: Uint8Array, now: () => number) {
   const ahead = new Map<string, { receipt: Receipt.Signed; signedAt: number }>()
 
   /** The signed receipt of a payment. */
-  function sign(payment: Payment, { search = '', order }: Bought = {}): Receipt.Signed {
-    const { transaction, transfer, purpose } = payment
+  function sign(payment: Payment, { search = '', order, ...bought }: Bought = {}): Receipt.Signed {
+    const { transfer, purpose } = payment
+    const { transaction = transactionOf(payment) } = bought
     const whole = purpose.resource + search
     const url = whole.length > withQueryMaxLength ? purpose.resource : whole
     const amount = String(transfer.amountAtomic)
@@ -63,6 +73,18 @@ export function createReceipts(key: Uint8Array, now: () => number) {
     return Receipt.sign(fields, key)
   }
 
+  /** Of a payment by a channel: the transaction and the amount are those of its deposit. */
+  function ofChannel(
+    payment: Payment,
+    settled: Settled,
+    { usage, ...bought }: Omit<Receipted, 'protocol'>,
+  ): Headings {
+    const terms = settledTerms(settled, payment.transfer)
+    const receipt = sign(payment, { ...bought, transaction: terms.transaction })
+    const extensions = extensionOf(usage)
+    return { 'payment-response': Receipt.x402({ ...terms, receipt, extensions }) }
+  }
+
   return {
     /** Of the signer. */
     address,
@@ -74,8 +96,10 @@ export function createReceipts(key: Uint8Array, now: () => number) {
       ahead.set(payment.id, { receipt: sign(payment, { search }), signedAt: now() })
     },
     /** Receipt headers of an answer that is sent now, in the protocol of its payment. */
-    headersOf(payment: Payment, { protocol, usage, ...bought }: Receipted): Headings {
-      const { id, transaction, transfer, purpose } = payment
+    headersOf(payment: Payment, { protocol, usage, settled, ...bought }: Receipted): Headings {
+      const { id, transfer, purpose } = payment
+      if (settled) return ofChannel(payment, settled, { usage, ...bought })
+      const transaction = transactionOf(payment)
       const early = ahead.get(id)
       ahead.delete(id)
       // A transaction may have been replaced since its receipt was signed.
@@ -101,6 +125,49 @@ export function createReceipts(key: Uint8Array, now: () => number) {
         : { 'payment-response': response, 'x-payment-response': response }
     },
   }
+}
+
+/** The transaction of a payment. One by a channel has none of its own. */
+export function transactionOf({
+  transaction,
+  transfer,
+}: Pick<Payment, 'transaction' | 'transfer'>): Hex | '' {
+  return transfer.method === 'channel' ? '' : transaction
+}
+
+/** The members of `PAYMENT-RESPONSE` for a request by a channel. */
+function settledTerms(
+  { payment, channel, deposit }: Settled,
+  { network, payer }: Pick<Payment['transfer'], 'network' | 'payer'>,
+) {
+  const chargedAmount = String(payment?.transfer.amountAtomic ?? 0n)
+  return {
+    success: true,
+    transaction: deposit?.transaction ?? ('' as const),
+    network,
+    payer,
+    amount: deposit === undefined ? '' : String(deposit.amountAtomic),
+    extra: { chargedAmount, channelState: ChannelState.of(channel) },
+  }
+}
+
+/** `PAYMENT-RESPONSE` of an answer by a channel that costs nothing. */
+export function freeByChannel(settled: Settled, transfer: Payment['transfer']): string {
+  return Receipt.x402(settledTerms(settled, transfer))
+}
+
+/** The headers of the answer to a refund of a channel. */
+export function refundHeaders({ transaction, amountAtomic, channel }: Refunded): Headings {
+  const { network, config } = channel
+  const response = Receipt.x402({
+    success: true,
+    transaction,
+    network,
+    payer: config.payer,
+    amount: String(amountAtomic),
+    extra: { channelState: ChannelState.of(channel) },
+  })
+  return { 'payment-response': response }
 }
 
 type Headings = Readonly<Record<string, string>>

@@ -8,7 +8,7 @@ export function passOf(
   { resource }: Item,
   { route, requests, periodMs }: NonNullable<Item['opens']>,
   now: number,
-  { confirmedAt = now }: Payment,
+  { confirmedAt = now }: Pick<Payment, 'confirmedAt'> = { confirmedAt: now },
 ): Made {
   const url = resource.url.slice(0, -'/pass'.length)
   const answer = Pass.toJson({ route, url, requests, periodMs }, confirmedAt + periodMs)

@@ -3,6 +3,7 @@ import type { Payment } from '../../../db/Payment'
 import { isEventStream } from '../../protocol/Header'
 import * as Problem from '../../protocol/Problem'
 import * as Receipt from '../../protocol/Receipt'
+import type { ChargedAuthorization } from '../../settlement/channels/state'
 import { chargeMs } from '../../settlement/upto/ceilings'
 import {
   answeredBy,
@@ -16,7 +17,7 @@ import {
   saleOf,
 } from '../answer/delivery'
 import { type Buffered, type Buffering, createBuffer } from '../answer/memory-limit'
-import type { Usage } from '../answer/receipts'
+import { freeByChannel, type Usage } from '../answer/receipts'
 import { createKept, type Kept, type RemainderReader } from '../answer/remainder'
 import type { Answer } from '../answer/store'
 import {
@@ -31,7 +32,8 @@ import * as Denial from '../Denial'
 
 /*
  * Answers that are paid by what they use (x402 scheme `upto`). The answer is made first. A whole answer
- * is held until its charge is settled. A stream passes while it comes, and is settled at its end.
+ * is held until its charge is settled. A stream passes while it comes, and is settled at its end. An answer
+ * at a fixed price, which a channel pays, is charged when it begins.
  */
 
 export type UsageOptions = DeliveryOptions & {
@@ -90,6 +92,8 @@ export function createUsageDeliveries(options: UsageOptions, deliveries: Deliver
       // Computed while the upstream works.
       const [token = ''] = receiptTokens(options.challengeSecrets, authorization.id)
       const made = await making
+      if (authorization.transfer.method === 'channel' && made.chargeOf === undefined)
+        return chargeFirst(context, delivery, made)
       const buffered = await bufferAnswer(context, delivery, made)
       if (buffered.kind === 'stream')
         return stream(context, { ...delivery, token }, made, buffered.body)
@@ -114,9 +118,11 @@ async function make(context: Context, delivery: Delivery): Promise<Made> {
   const { id, transfer } = authorization
   // An answer must not take longer than the authorization that pays for it is valid.
   const signal = AbortSignal.timeout(Math.max(0, leftMs(context, authorization)))
+  // A voucher may come again when its request has failed, so failures say nothing of the upstream.
+  const isFree = transfer.method === 'channel'
   let made: Fulfilled
   try {
-    made = await request.fulfil({ id, transfer, attempts: 1, signal })
+    made = await request.fulfil({ id, transfer, attempts: 1, isFree, signal })
   } catch (error) {
     await abandon(context, delivery, true)
     throw error
@@ -253,9 +259,45 @@ const failures = {
   full: ['not-ready', 'There is no room to hold the answer.'],
 } as const
 
+/** Longest answer to a voucher, which has no time of its own, ms. Less than any withdrawal takes. */
+const voucherMs = 10 * 60_000
+
 /** Time until the charge of an authorization must be settled, ms. */
-function leftMs({ now }: Context, { transfer }: Authorization): number {
+function leftMs({ now }: Context, { transfer, createdAt }: Authorization): number {
+  if (transfer.method === 'channel') return createdAt + voucherMs - now()
   return Number(transfer.validBefore) * 1000 - chargeMs - now()
+}
+
+/** Charges the price of an answer when it begins, and passes it on while it comes. */
+async function chargeFirst(
+  { deliveries, settlement, settleWaitMs, log }: Context,
+  { request, authorization, release }: Delivery,
+  made: Made,
+): Promise<Response> {
+  const { requestId, client, signal, isAgain } = request
+  const { amountAtomic } = authorization.transfer
+  let isTaken = false
+  const fulfil = async () => {
+    isTaken = true
+    return made
+  }
+  try {
+    const forwarded = { client, begins: !signal.aborted }
+    const cost = { amountAtomic, units: {} }
+    const charged = await settlement.authorizations.charge(authorization, cost, forwarded)
+    log('charge', { requestId, payment: charged.id, amountAtomic }, () => '')
+    const options = { waitMs: settleWaitMs(), requestId }
+    const outcome = await settlement.authorizations.settleCharge(charged, options)
+    if (outcome.kind !== 'confirmed') throw Denial.unpaid(outcome)
+    const given = answeredBy(request, { fulfil, isAgain })
+    return await deliveries.deliver(given, outcome, 'x402', release)
+  } catch (error) {
+    if (!isTaken) {
+      if (made.body instanceof ReadableStream) made.body.cancel().catch(() => {})
+      made.onEnd?.(true)
+    }
+    throw error
+  }
 }
 
 /** Settles the charge, then answers. Throws ProblemError when it is not settled. */
@@ -279,7 +321,8 @@ async function settleWhole(
   }
   try {
     const cost = chargeOf(made, authorization, buffered.isComplete)
-    const forwarded = { isLost: isLost(cost), client: request.client }
+    const begins = !signal.aborted
+    const forwarded = { isLost: isLost(cost), client: request.client, begins }
     const charged = await authorizations.charge(authorization, cost, forwarded)
     const { amountAtomic, reason } = cost
     const isPaid = charged.state !== 'void'
@@ -375,7 +418,9 @@ function isLost({ amountAtomic, by }: Cost): boolean {
 }
 
 /** `PAYMENT-RESPONSE` of an answer that costs nothing. */
-function freeOf({ transfer: { network, payer } }: Authorization): string {
+function freeOf({ transfer, settled }: ChargedAuthorization): string {
+  if (settled) return freeByChannel(settled, transfer)
+  const { network, payer } = transfer
   return Receipt.x402({ success: true, transaction: '', network, payer, amount: '0' })
 }
 

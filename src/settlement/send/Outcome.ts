@@ -1,19 +1,27 @@
+import type { Channel } from '../../../db/Channel'
 import type { RowsRefusal } from '../../../db/Ledger'
 import type { Payment } from '../../../db/Payment'
+import type { Settled } from '../channels/state'
 
 /**
  * The result of `settle`. Only `refused` and `dead` may be answered with a new challenge. In every
  * other case money moved or may still move.
  */
 export type Outcome =
-  /** `deliveryStarted`: the commit of the confirmation started the delivery, for this caller. */
-  | { kind: 'confirmed'; payment: Payment; deliveryStarted?: true }
+  /**
+   * `deliveryStarted`: the commit of the confirmation started the delivery, for this caller. `settled`: by
+   * a channel, for the headers of this answer.
+   */
+  | { kind: 'confirmed'; payment: Payment; deliveryStarted?: true; settled?: Settled }
   /** Not confirmed in time; settlement continues in the background. */
   | { kind: 'pending'; payment: Payment }
   /** Our transaction failed but the authorization may still pay: try again with the same credential. */
   | { kind: 'reverted'; payment: Payment; reason: Reason }
-  /** Simulation failed; nothing was written or sent. */
-  | { kind: 'refused'; reason: Reason; detail: string }
+  /**
+   * Simulation failed; nothing was written or sent. `channel`: the state by which a client corrects its
+   * voucher; `isUnknown`: this ledger had lost it.
+   */
+  | { kind: 'refused'; reason: Reason; detail: string; channel?: Channel; isUnknown?: boolean }
   /** The newest block shows that this authorization did not and cannot pay. */
   | { kind: 'dead'; payment: Payment | undefined; reason: Reason; detail: string }
   /** The network cannot settle now; the credential is unspent. `limit`: its client waits. */

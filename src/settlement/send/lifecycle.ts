@@ -157,9 +157,12 @@ export function needsSecond(
   {
     transfer,
     purpose,
-  }: { transfer: Pick<Payment['transfer'], 'amountAtomic'>; purpose: Pick<Purpose, 'product'> },
+  }: {
+    transfer: Pick<Payment['transfer'], 'amountAtomic' | 'method'>
+    purpose: Pick<Purpose, 'product'>
+  },
 ): boolean {
-  if (chain.client.nodes.length < 2) return false
+  if (chain.client.nodes.length < 2 || transfer.method === 'channel') return false
   if (purpose.product === 'desk') return true
   const above = policy.confirmTwiceAbove()
   return above !== undefined && transfer.amountAtomic > above

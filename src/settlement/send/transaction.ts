@@ -645,8 +645,13 @@ export function externalRow(
 }
 
 /** The row of a payment that is sent with a transaction. */
-function rowOf(
-  { id, transfer, purpose, receivedAt }: Requested,
+export function rowOf(
+  {
+    id,
+    transfer,
+    purpose,
+    receivedAt,
+  }: Pick<Requested, 'id' | 'transfer' | 'purpose' | 'receivedAt'>,
   transactionHash: Hex,
   { knownBlock, at }: { knownBlock: bigint; at: number },
 ): PaymentRow {

@@ -11,8 +11,10 @@ import type { AccountCode } from '../../chain/multicall'
 import type { Receipt } from '../../chain/receipt'
 import type { NetworkConfig } from '../../config/Config'
 import type { WriteEvent } from '../../log'
+import type { TransferMethod } from '../../protocol/Asset'
 import type * as Network from '../../protocol/Network'
 import type { Transfer } from '../../protocol/Transfer'
+import type { Channels } from '../channels/state'
 import type { PaymentRefusal } from '../read/refusals'
 import type { Job, JobEnd } from '../send/Job'
 import type { Outcome, Reason, Underway } from '../send/Outcome'
@@ -29,6 +31,7 @@ export type Context = Readonly<{
   /** Signed ceilings of the scheme `upto` that are not settled, by the id of their authorization. */
   ceilings: Map<string, Ceiling>
   credit: Credit
+  channels: Channels
   /**
    * When credentials arrived while no network could settle. An external settlement after that time shows
    * that the credential was unspent when it arrived. In memory only, so other instances do not have them.
@@ -154,6 +157,10 @@ type Abilities = {
   readsCode: boolean
   /** Whether the chain has the contracts of the scheme `upto`, at the last look. */
   hasUpto: boolean
+  /** Whether the chain has the contract of channels, and a method of deposits, at the last look. */
+  hasChannels: boolean
+  /** Methods of the asset by which a deposit can be paid, the preferred one first. */
+  channelMethods: readonly TransferMethod[]
 }
 
 /** What waits for a relayer of one network. */

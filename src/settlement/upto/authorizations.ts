@@ -3,6 +3,8 @@ import type { Authorization, Charge } from '../../../db/Authorization'
 import type { Payment, Purpose } from '../../../db/Payment'
 import type * as Network from '../../protocol/Network'
 import { atCeiling, type Transfer } from '../../protocol/Transfer'
+import { type ChargedAuthorization, isPresented } from '../channels/state'
+import * as Vouchers from '../channels/voucher'
 import type { Outcome } from '../send/Outcome'
 import { canGive, pausedBy } from '../send/relayer'
 import * as Gas from '../state/gas-budget'
@@ -61,17 +63,32 @@ export function createUptoAuthorizations(context: Context) {
      * money, and ends with `charge`. Rejects with RowsRefusedError `key-used` when another process has
      * sold by the buyer's own key.
      */
-    authorize: (transfer: Transfer, purpose: Purpose, options: AuthorizeOptions) =>
-      authorize(context, transfer, purpose, options),
+    authorize: (
+      transfer: Transfer,
+      purpose: Purpose,
+      { ofVoucher, ...options }: AuthorizeOptions & { ofVoucher?: Vouchers.VoucherOptions },
+    ) =>
+      isPresented(transfer) && ofVoucher
+        ? Vouchers.authorize(context, transfer, purpose, { ...options, ...ofVoucher })
+        : authorize(context, transfer, purpose, options),
     /**
      * Writes what the answer costs; an amount of 0 ends the authorization as `void`. Throws above the
      * ceiling, and when it was charged before.
      */
-    charge: (authorization: Authorization, charge: Charge, forwarded: Forwarded = {}) =>
-      writeCharge(context, authorization, charge, forwarded),
-    /** Whether a stream to this payer waits for its charge, because it never paid to the merchant. No I/O. */
-    holdsStream: ({ transfer: { payer }, purpose: { merchant } }: Authorization): boolean =>
-      context.credit.holdsStream({ payer, merchant }),
+    charge: (
+      authorization: Authorization,
+      charge: Charge,
+      forwarded: Forwarded = {},
+    ): Promise<ChargedAuthorization> =>
+      isOfChannel(authorization)
+        ? Vouchers.charge(context, authorization, charge, forwarded)
+        : writeCharge(context, authorization, charge, forwarded),
+    /**
+     * Whether a stream to this payer waits for its charge, because it never paid to the merchant. The money
+     * of a channel is there. No I/O.
+     */
+    holdsStream: ({ transfer: { payer, method }, purpose: { merchant } }: Authorization): boolean =>
+      method !== 'channel' && context.credit.holdsStream({ payer, merchant }),
     /** Whether a payer may have this much beyond its charge; then it counts as lost to the payer. */
     async lend({ id, attempts, transfer, purpose }: Payment, atomic: bigint): Promise<boolean> {
       const { network, asset, payer } = transfer
@@ -91,8 +108,13 @@ export function createUptoAuthorizations(context: Context) {
      * Settles a metered charge, or waits for the settlement that is running. A charge whose answer the
      * buyer does not have is given up when it cannot be settled: then it never will be.
      */
-    settleCharge: (authorization: Authorization, options: ChargeOptions) =>
-      settleCharge(context, authorization, options),
+    settleCharge: async (
+      authorization: ChargedAuthorization,
+      options: ChargeOptions,
+    ): Promise<Outcome> =>
+      isOfChannel(authorization)
+        ? Vouchers.outcomeOf(context, authorization)
+        : settleCharge(context, authorization, options),
     /** Whether a process can send for the relayer that the payer named, as far as this one knows. No I/O. */
     isServed: (transfer: Transfer) => isServed(context, transfer),
     /** Whether the relayer that the payer named belongs to another process. No I/O. */
@@ -104,6 +126,10 @@ export function createUptoAuthorizations(context: Context) {
     settleByHolder: (request: PaymentRequest, waitMs: number) =>
       settleByHolder(context, request, waitMs),
   }
+}
+
+function isOfChannel({ transfer }: Authorization): boolean {
+  return transfer.method === 'channel'
 }
 
 function facilitatorsOf({ abilities, relayers }: ChainState): readonly Address[] {

@@ -36,6 +36,8 @@ export type Forwarded = {
   isLost?: boolean
   /** The address of the client. */
   client?: string | undefined
+  /** Of a channel: whether the delivery starts with the charge. */
+  begins?: boolean
 }
 
 /** Writes what an answer costs; see `Authorizations`. */

@@ -109,6 +109,8 @@ export function createCredit(options: CreditOptions) {
       if (limits === undefined || isCovered) return undefined
       return refuse(state, debtor, ceilingAtomic, limits)
     },
+    /** Seconds for which a payer waits after requests that ended without a charge. */
+    unpaidSeconds: (payer: Address): number => payers.waitSeconds(payer),
     /** Counts a ceiling as open until the result is called. In the same turn as `refuse`. */
     open({ merchant, payer }: BuyerOf, ceilingAtomic: bigint): () => void {
       const { book, account } = accountOf(state, merchant, payer)

@@ -1,0 +1,33 @@
+import type { Channel } from '../../db/Channel'
+
+/** The state of a channel as its client reads it: in `PAYMENT-RESPONSE`, and in a 402 to correct itself. */
+
+/** `channelState` of x402 `batch-settlement`: integers as text, times in unix seconds. */
+export type ChannelState = ReturnType<typeof of>
+
+export function of({ id, refundNonce, withdrawAt = 0, ...channel }: Channel) {
+  return {
+    channelId: id,
+    balance: String(channel.balanceAtomic),
+    totalClaimed: String(channel.claimedAtomic),
+    withdrawRequestedAt: Math.floor(withdrawAt / 1000),
+    refundNonce: String(refundNonce),
+    chargedCumulativeAmount: String(channel.chargedAtomic),
+  }
+}
+
+/** What a corrective 402 adds to the entry of the channel. */
+export type Correction = ReturnType<typeof correctionOf>
+
+/** The voucher proves to the client what it has signed. Without one the chain has all that was charged. */
+export function correctionOf(channel: Channel) {
+  const { network, signed, chargedAtomic } = channel
+  const isCovered = signed !== undefined && signed.maxAtomic >= chargedAtomic
+  return {
+    network,
+    channelState: of(channel),
+    ...(isCovered && {
+      voucherState: { signedMaxClaimable: String(signed.maxAtomic), signature: signed.signature },
+    }),
+  }
+}

@@ -1,0 +1,85 @@
+import type { Address, Hex } from 'viem'
+import type { Payment } from '../../../db/Payment'
+import type { TransferMethod } from '../../protocol/Asset'
+import type * as Network from '../../protocol/Network'
+import * as Refusals from '../read/refusals'
+import { type ChainState, type Context, chainOf } from '../state/state'
+import { type Refunded, type RefundOptions, refund } from './refund'
+import { type Presented, type Settled, takeTurn } from './state'
+import { findChannel, findCharged, outOfStep } from './voucher'
+
+type ChannelTerms = {
+  receiverAuthorizer: Address
+  withdrawDelay: number
+  minDepositAtomic: bigint
+  method: TransferMethod
+}
+
+/** Longest wait of a request for the turn of its channel, ms. */
+const turnMs = 1_000
+
+/** What the products have of payment channels, beside `Authorizations`. */
+export function createChannelSales(context: Context) {
+  const terms = new Map<Network.Id, ChannelTerms>()
+  return {
+    /** What an offer says of channels. Undefined: none are taken on the network now. No I/O. */
+    termsOf(network: Network.Id): ChannelTerms | undefined {
+      const chain = context.chains.get(network)
+      const made = chain && termsOf(context, chain, terms.get(network))
+      if (made) terms.set(network, made)
+      return made
+    },
+    /**
+     * Takes the turn of a channel, which has one request at a time. Undefined: it did not come in time.
+     */
+    takeTurn: (id: Hex) => takeTurn(context.channels, id, turnMs),
+    find: (id: Hex) => findChannel(context, id),
+    /** The payment that a voucher has made already. */
+    findCharged: (transfer: Presented) => findCharged(context, transfer),
+    /** What a payment by a channel shows of it now. */
+    async settledBy(payment: Payment): Promise<Settled | undefined> {
+      const channel = await findChannel(context, payment.transaction)
+      return channel && { payment, channel }
+    },
+    /** Refunds a channel. The caller has its turn, and has checked the signature. */
+    refund: (transfer: Presented, options: RefundOptions) =>
+      refundChannel(context, transfer, options),
+  }
+}
+
+function termsOf(
+  { channels }: Context,
+  { network, abilities }: ChainState,
+  before: ChannelTerms | undefined,
+): ChannelTerms | undefined {
+  const { authorizer } = channels
+  const [method] = abilities.hasChannels ? abilities.channelMethods : []
+  if (!network.channels || !authorizer || !method) return undefined
+  // The same object as long as nothing changes, so that a change is noticed without a comparison.
+  if (before?.method === method) return before
+  const { withdrawDelayMs, minDepositAtomic } = network.channels
+  const withdrawDelay = withdrawDelayMs / 1000
+  return { receiverAuthorizer: authorizer.address, withdrawDelay, minDepositAtomic, method }
+}
+
+async function refundChannel(
+  context: Context,
+  transfer: Presented,
+  options: RefundOptions,
+): Promise<Refunded | Refusals.PaymentRefusal> {
+  const { progress, ledger } = context
+  const { channelId, maxAtomic } = transfer.voucher
+  const chain = chainOf(context, transfer.network)
+  if (progress.isStopping) return Refusals.unavailable(undefined)
+  if (ledger.fault() !== undefined) return Refusals.unrecordable
+  const channel = await findChannel(context, channelId)
+  if (channel === undefined) {
+    const detail = `The channel ${channelId} is not known here: send a deposit.`
+    return Refusals.refuse('invalid_batch_settlement_evm_channel_not_found', detail)
+  }
+  if (maxAtomic !== channel.chargedAtomic) {
+    const detail = `The voucher of a refund must be of what was charged, ${channel.chargedAtomic}.`
+    return outOfStep(channel, detail)
+  }
+  return refund(context, chain, { transfer, channel }, options)
+}
