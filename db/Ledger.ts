@@ -243,6 +243,9 @@ export type ChannelLedger = {
   list(page: { before?: Hex | undefined; limit: number }): Promise<readonly Channel[]>
   /** Those with unclaimed money and its voucher, the most first. */
   unclaimed(network: Network.Id, limit: number): Promise<readonly Channel[]>
+  /** Those with a withdrawal, the oldest one first. */
+  withdrawals(limit: number): Promise<readonly Channel[]>
+  /** Of the open ones. */
   totals(): Promise<readonly ChannelTotals[]>
   /** The accounts that sign claims of the open channels. */
   authorizers(): Promise<readonly { authorizer: Address; channels: number }[]>

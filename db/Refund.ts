@@ -40,7 +40,7 @@ export type RefundRequest = {
   now: number
 }
 
-/** `not-confirmed`: also a payment that is not the gateway's. */
+/** `not-confirmed`: also a payment that is not the gateway's, and one of a channel. */
 export type Requested =
   | 'requested'
   | 'exists'

@@ -1,6 +1,7 @@
 import type { Address, Hex } from 'viem'
 import type * as Network from '../src/protocol/Network'
 import type { Channel, ChannelTotals, OnChain } from './Channel'
+import type { Dialect } from './dialect'
 import type { ChannelLedger } from './Ledger'
 import { type ChannelRow, channels } from './schema'
 import { columnsOf, decoderOf, rowsOf, type Selects } from './select'
@@ -72,15 +73,31 @@ export function channelRow(
 /** As in the partial index, so that it is clear that it has these rows. */
 export const isOpen = '(balance_atomic <> claimed_atomic OR withdraw_at IS NOT NULL)'
 
-type TotalsRow = Omit<ChannelTotals, 'unclaimedAtomic'> & { unclaimed: string }
+/** What was charged of the balance and is not claimed: less than zero where a node is behind. */
+function unclaimedOf({ number }: Dialect): string {
+  const [charged, balance] = [number('charged_atomic'), number('balance_atomic')]
+  return `(CASE WHEN ${charged} < ${balance} THEN ${charged} ELSE ${balance} END
+    - ${number('claimed_atomic')})`
+}
+
+export type TotalsRow = Omit<ChannelTotals, 'unclaimedAtomic'> & { unclaimed: string }
+
+/** The text that reads `TotalsRow`. */
+export function totalsSql(dialect: Dialect): string {
+  const unclaimed = unclaimedOf(dialect)
+  return `SELECT network, count(*) AS channels, count(withdraw_at) AS withdrawals,
+      CAST(sum(CASE WHEN ${unclaimed} > 0 THEN ${unclaimed} ELSE 0 END) AS TEXT) AS unclaimed
+    FROM channels WHERE ${isOpen} GROUP BY network ORDER BY network`
+}
+
+export function totalsOf({ unclaimed, ...row }: TotalsRow): ChannelTotals {
+  return { ...row, unclaimedAtomic: BigInt(unclaimed) }
+}
 
 export function createChannelReads(selects: Selects) {
   const { dialect, select } = selects
-  const { number } = dialect
   const { all, one } = rowsOf(selects, channels, toChannel)
-  const [charged, balance] = [number('charged_atomic'), number('balance_atomic')]
-  const unclaimed = `(CASE WHEN ${charged} < ${balance} THEN ${charged} ELSE ${balance} END
-    - ${number('claimed_atomic')})`
+  const unclaimed = unclaimedOf(dialect)
   const byId = one('WHERE id = $id')
   const isAfter = '(created_at, id) > (CAST($at AS BIGINT), CAST($after AS TEXT))'
   const oldest = `AND ${isAfter} ORDER BY created_at, id LIMIT $limit`
@@ -91,21 +108,16 @@ export function createChannelReads(selects: Selects) {
   const owed = all(`WHERE ${isOpen} AND network = $network AND signature IS NOT NULL
       AND ${unclaimed} > 0
     ORDER BY ${unclaimed} DESC, id LIMIT $limit`)
-  const totals = select<TotalsRow>(
-    `SELECT network, count(*) AS channels, count(withdraw_at) AS withdrawals,
-       CAST(sum(CASE WHEN ${unclaimed} > 0 THEN ${unclaimed} ELSE 0 END) AS TEXT) AS unclaimed
-     FROM channels WHERE ${isOpen} GROUP BY network ORDER BY network`,
-  )
+  const withdrawals = all(`WHERE ${isOpen} AND withdraw_at IS NOT NULL
+    ORDER BY withdraw_at, id LIMIT $limit`)
+  const totals = select<TotalsRow>(totalsSql(dialect))
   const authorizers = select<{ authorizer: Address; channels: number }>(
     `SELECT ${dialect.any('receiver_authorizer')} AS authorizer, count(*) AS channels
      FROM channels WHERE ${isOpen} GROUP BY ${dialect.fold('receiver_authorizer')}
      ORDER BY ${dialect.fold('receiver_authorizer')}`,
   )
   const find = (id: Hex) => byId({ id: id.toLowerCase() })
-  const reads: Pick<
-    ChannelLedger,
-    'find' | 'open' | 'list' | 'unclaimed' | 'totals' | 'authorizers'
-  > = {
+  const reads: Omit<ChannelLedger, keyof ChannelChanges | 'reserve' | 'charge'> = {
     find,
     async open({ network, after = '0x', limit }) {
       const at = (await find(after))?.createdAt ?? 0
@@ -117,15 +129,9 @@ export function createChannelReads(selects: Selects) {
       return list({ at, before, limit })
     },
     unclaimed: (network: Network.Id, limit: number) => owed({ network, limit }),
-    totals: async () =>
-      (await totals()).map(({ unclaimed, ...row }) => ({
-        ...row,
-        channels: Number(row.channels),
-        withdrawals: Number(row.withdrawals),
-        unclaimedAtomic: BigInt(unclaimed),
-      })),
-    authorizers: async () =>
-      (await authorizers()).map((row) => ({ ...row, channels: Number(row.channels) })),
+    withdrawals: (limit: number) => withdrawals({ limit }),
+    totals: async () => (await totals()).map(totalsOf),
+    authorizers: () => authorizers(),
   }
   return reads
 }
@@ -146,6 +152,8 @@ const isRaised = isBelow('charged_atomic', '$claimed')
 const isOfRefund = "substr(reserved_id, 1, 7) = 'refund:'"
 const isUseless = `(CASE WHEN ${isOfRefund} THEN reserved_id <> 'refund:' || $refundNonce ELSE ${isRaised} END
   OR (CAST($balance AS TEXT) = $claimed AND CAST($withdrawAt AS BIGINT) IS NULL))`
+
+type ChannelChanges = Pick<ChannelLedger, 'insert' | 'sync' | 'release'>
 
 /** Writes that are one statement for both databases, and that may run twice. */
 export function createChannelChanges(change: MessagesBase['change']) {
@@ -174,7 +182,7 @@ export function createChannelChanges(change: MessagesBase['change']) {
     'soon',
     `UPDATE channels SET ${unreserved} WHERE id = $id AND reserved_id = $reservationId RETURNING id`,
   )
-  const changes: Pick<ChannelLedger, 'insert' | 'sync' | 'release'> = {
+  const changes: ChannelChanges = {
     async insert(channel, state, now) {
       const row: Readonly<Record<string, unknown>> = channelRow(channel, state, now)
       const values = columnsOf(channels).map(({ key, toDriver }) => {

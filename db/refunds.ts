@@ -57,7 +57,8 @@ export function createRefundReads(selects: Selects) {
   )
   const list = all(`WHERE (created_at, payment_id) < (CAST($at AS BIGINT), CAST($before AS TEXT))
     ORDER BY created_at DESC, payment_id DESC LIMIT $limit`)
-  const isDue = `state = 'confirmed' AND product = 'gateway' AND delivery <> 'delivered'
+  // What a channel was charged is claimed by its voucher, and is not sent back.
+  const isDue = `state = 'confirmed' AND product = 'gateway' AND method <> 'channel' AND delivery <> 'delivered'
     AND ${dialect.isIn('merchant', '$merchants')} AND ${isUnrefunded} AND NOT ${isUsed}`
   const unanswered = select<{ id: string; isDue: number }>(
     `SELECT id, CASE WHEN redeem_until IS NULL AND ${isDue} THEN 1 ELSE 0 END AS "isDue"

@@ -16,7 +16,10 @@ type Options = {
   isDelivering: (paymentId: string) => boolean
 }
 
-type Paid = Pick<PaymentRow, 'state' | 'product' | 'delivery'> & { amount: string; isUsed: 0 | 1 }
+type Paid = Pick<PaymentRow, 'state' | 'product' | 'method' | 'delivery'> & {
+  amount: string
+  isUsed: 0 | 1
+}
 
 /** Money that goes back to payers. Twin: db/postgres/functions/refunds.sql. */
 export function createRefunds(db: Db, { outbox, changes, isDelivering }: Options) {
@@ -24,7 +27,7 @@ export function createRefunds(db: Db, { outbox, changes, isDelivering }: Options
   const isKnown = statement(db, 'SELECT 1 FROM refunds WHERE payment_id = $id')
   const paidOf = statement<Paid>(
     db,
-    `SELECT state, product, delivery, amount_atomic AS amount, ${isUsed} AS isUsed FROM payments
+    `SELECT state, product, method, delivery, amount_atomic AS amount, ${isUsed} AS isUsed FROM payments
      WHERE id = $id`,
   )
   const sum = statement<{ sum: string }>(
@@ -71,7 +74,8 @@ export function createRefunds(db: Db, { outbox, changes, isDelivering }: Options
       return write(db, () => {
         if (isKnown().get({ id }) !== null) return 'exists'
         const found = paidOf().get({ id })
-        if (found?.state !== 'confirmed' || found.product !== 'gateway') return 'not-confirmed'
+        const isOurs = found?.product === 'gateway' && found.method !== 'channel'
+        if (!isOurs || found.state !== 'confirmed') return 'not-confirmed'
         const most = BigInt(found.amount)
         const { amountAtomic = most } = input
         if (amountAtomic < 1n || amountAtomic > most) return 'too-much'

@@ -1,3 +1,4 @@
+import type { Hex } from 'viem'
 import type {
   ChangeListener,
   DeliveryCommits,
@@ -187,9 +188,19 @@ function store(
   return payments
 }
 
-/** A payment that is confirmed and being delivered at its insert. */
-export function insertCharged(parts: Parts, payment: NewPayment): Payment {
-  const stored = insert(parts, payment)
+/**
+ * A charge of a channel: a payment that is confirmed and being delivered at its insert. Its payer may
+ * have used its nonce for other money, so as to get a stream that cannot be charged.
+ */
+export function insertCharged(parts: Parts, { row, rows }: NewPayment): Payment {
+  const insertAs = (nonce: Hex) => insert(parts, { row: { ...row, nonce }, rows })
+  let stored: Payment
+  try {
+    stored = insertAs(row.nonce)
+  } catch (error) {
+    if (!isDuplicate(error) && !isBarred(error)) throw error
+    stored = insertAs(`0x${new Bun.CryptoHasher('sha256').update(row.id).digest('hex')}`)
+  }
   parts.delivering.add(stored.id)
   parts.changes.payment(stored.id)
   return stored

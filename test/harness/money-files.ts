@@ -18,7 +18,7 @@ export const paths: ReadonlyMap<string, string> = new Map(
 
 /** On SQLite with the others, and over PostgreSQL in each run of `bun run test:postgres`. */
 export const onBoth: readonly string[] = [
-  ...['attacks-crash', 'attacks-payment'],
+  ...['attacks-crash', 'attacks-payment', 'channels'],
   ...['decisions-budgets', 'decisions-ledger', 'decisions-payment'],
   ...['decisions-recovery', 'decisions-sending', 'delivery-pause', 'external-settlement'],
   ...['facilitator-attacks', 'facilitator-joins', 'facilitator-upto'],

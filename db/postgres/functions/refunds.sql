@@ -12,7 +12,7 @@ BEGIN
     RETURN '{"value": "exists"}';
   END IF;
   SELECT * INTO paid FROM payments WHERE id = input->>'payment' FOR NO KEY UPDATE;
-  IF (paid.state = 'confirmed' AND paid.product = 'gateway') IS NOT TRUE THEN
+  IF (paid.state = 'confirmed' AND paid.product = 'gateway' AND paid.method <> 'channel') IS NOT TRUE THEN
     RETURN '{"value": "not-confirmed"}';
   END IF;
   amount := coalesce(input->>'amount', paid.amount_atomic);

@@ -4,11 +4,14 @@ import type { GasProduct } from '../../../db/schema'
 import type { Receipt } from '../../chain/receipt'
 import type * as Network from '../../protocol/Network'
 
-/** A transaction of our own that carries no payment: a swap, a refund, a grant, an allowance. */
+/**
+ * A transaction of our own that carries no payment: a swap, a refund, a grant, an allowance, or a call
+ * for a payment channel.
+ */
 export type Job = {
   /** Unique permanently, e.g. `refund:ORDER`: one id is never sent at two account nonces. */
   id: string
-  kind: 'swap' | 'refund' | 'grant' | 'allowance'
+  kind: 'swap' | 'refund' | 'grant' | 'allowance' | 'channel'
   /** The product whose gas budget pays. */
   product: GasProduct
   network: Network.Id

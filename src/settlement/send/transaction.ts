@@ -309,6 +309,7 @@ const kinds: Readonly<Record<Job['kind'], TransactionRow['kind']>> = {
   refund: 'refund',
   grant: 'grant',
   allowance: 'approve',
+  channel: 'channel',
 }
 
 /** The nonce of the next transaction; undefined until the chain was read. */
