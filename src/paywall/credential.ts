@@ -288,7 +288,7 @@ function x402(
   const { permit2612, approval } = Problem.isFault(sponsored) ? Sponsoring.nothing : sponsored
   return {
     ...chosen,
-    transfer: { ...chosen.transfer, ...(permit2612 && { permit2612 }) },
+    transfer: Sponsoring.withPermit(chosen.transfer, permit2612),
     refusal: () => chosen.refusal() ?? late,
     approval,
     protocol: 'x402',

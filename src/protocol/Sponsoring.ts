@@ -47,7 +47,7 @@ type Options = {
 }
 
 /**
- * Reads what an extension adds to a Permit2 transfer. An extension that only echoes the server's
+ * Reads what an extension adds to a Permit2 transfer, or a permit to a deposit by Permit2. An extension that only echoes the server's
  * declaration adds nothing. Faults are those of the reference facilitator, in its order.
  */
 export function read(
@@ -55,18 +55,30 @@ export function read(
   transfer: Transfer,
   options: Options,
 ): Sponsored | Fault {
-  if (transfer.method !== 'permit2') return nothing
+  const { method, voucher } = transfer
+  const isDeposit = voucher?.deposit?.by.method === 'permit2'
+  if (method !== 'permit2' && !isDeposit) return nothing
   const permit = infoOf(extensions, permitName)
   if (permit !== undefined && isComplete(permit, permitMembers)) {
     const code = 'invalid_eip2612_extension_format'
     return wellFormed(code, () => readPermit(permit, transfer, options.now))
   }
-  const approval = infoOf(extensions, approvalName)
+  const approval = isDeposit ? undefined : infoOf(extensions, approvalName)
   if (options.takesApprovals && approval && isComplete(approval, approvalMembers)) {
     const code = 'invalid_erc20_approval_extension_format'
     return wellFormed(code, () => readApproval(approval, transfer))
   }
   return nothing
+}
+
+/** The transfer, or its deposit, with the payer's permit. */
+export function withPermit(transfer: Transfer, permit2612: Sponsored['permit2612']): Transfer {
+  if (permit2612 === undefined) return transfer
+  const { voucher } = transfer
+  const { deposit } = voucher ?? {}
+  if (voucher === undefined || deposit?.by.method !== 'permit2') return { ...transfer, permit2612 }
+  const by = { ...deposit.by, permit2612 }
+  return { ...transfer, voucher: { ...voucher, deposit: { ...deposit, by } } }
 }
 
 function wellFormed<T>(code: string, read: () => T): T | Fault {
@@ -101,10 +113,13 @@ function readPermit(info: Json.JsonObject, transfer: Transfer, now: number): Spo
   if (deadline < BigInt(Math.floor(now / 1000)) + windowMinSeconds) {
     return { code: 'eip2612_deadline_expired', detail: 'The permit has expired or is about to.' }
   }
-  // The proxy of `upto` compares it with the ceiling and not with the charge.
-  if (valueAtomic !== (transfer.upto?.ceilingAtomic ?? transfer.amountAtomic)) {
+  const { amountAtomic, upto, voucher } = transfer
+  // The proxy of `upto` compares it with the ceiling and not with the charge, the collector of
+  // deposits with the deposit.
+  if (valueAtomic !== (voucher?.deposit?.amountAtomic ?? upto?.ceilingAtomic ?? amountAtomic)) {
     const detail = 'The permit is not for exactly the amount that is signed.'
-    return { code: 'permit2_2612_amount_mismatch', detail }
+    const ofChannel = 'invalid_batch_settlement_evm_eip2612_amount_mismatch'
+    return { code: voucher === undefined ? 'permit2_2612_amount_mismatch' : ofChannel, detail }
   }
   return { permit2612: { valueAtomic, deadline, signature }, approval: undefined }
 }
