@@ -7,9 +7,12 @@ export type Range = { from: bigint; to: bigint | undefined }
 
 type Log = ReturnType<typeof Receipt.parseLogs>[number]
 
+/** A list in place of a topic: any of them. */
+type Topics = readonly (Hex | readonly Hex[])[]
+
 type Query = {
   address: Hex
-  topics: readonly Hex[]
+  topics: Topics
   range: Range
   /** The end of the range to search first, when the range is split. */
   first: 'oldest' | 'newest'
@@ -104,7 +107,7 @@ function cut({ from, to }: Range, newest: bigint, span: bigint, first: Query['fi
 
 async function ask(
   node: Node,
-  { address, topics, piece }: { address: Hex; topics: readonly Hex[]; piece: Range },
+  { address, topics, piece }: { address: Hex; topics: Topics; piece: Range },
 ): Promise<Log[]> {
   const answer = await node.call('eth_getLogs', [
     {

@@ -317,6 +317,24 @@ export const events = {
     'If it lasts, see `error`; it usually names a node or the disk.',
   ),
 
+  // Events of payment channels.
+  'channel-withdrawal': warn(
+    'The payer of a channel has begun a withdrawal. What is unclaimed of it is claimed at once.',
+    'Nothing. If `channel-claims-late` follows, see there.',
+  ),
+  'channel-claims-late': error(
+    'Vouchers are not claimed in time; `reason` says why. A withdrawal may take their money.',
+    'If `reason` names gas, fund the relayers of the network. Else see the nodes of the network.',
+  ),
+  'channel-claim-refused': error(
+    'Every node refuses the claim of a channel: a withdrawal or a reorganisation came first.',
+    'Compare the channel with a block explorer. What it was charged above its balance is lost.',
+  ),
+  'channel-fault': warn(
+    'The channels of a network cannot be followed. It is tried again at each look.',
+    'If it lasts, see `error`; it usually names a node. No voucher is taken after a tenth of the delay.',
+  ),
+
   // Events of webhooks and of places of alerts. `endpoint` names one by its id, `origin` is its URL without the path.
   'webhook-recovered': info('An endpoint takes messages again.'),
   'webhook-failing': warn(

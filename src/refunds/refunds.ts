@@ -23,6 +23,7 @@ import {
 } from '../settlement/read/own-transfer'
 import type { Settlement } from '../settlement/settlement'
 import type { Meter } from '../settlement/state/metrics'
+import { createLoop } from '../settlement/state/wait'
 import { nonceOf, type Wait, waits } from './Refund'
 import { refundable, requestRefund, retryRefund } from './request'
 
@@ -160,37 +161,6 @@ export function createRefunds(options: RefundsOptions) {
     async stop(): Promise<void> {
       end.abort()
       await Promise.all([looks.stop(), sweeps.stop()])
-    },
-  }
-}
-
-/** Runs work at intervals and when it is woken, once at a time. It must not reject. */
-function createLoop(work: () => Promise<unknown>, ms: number) {
-  let timer: ReturnType<typeof setInterval> | undefined
-  let running: Promise<void> | undefined
-  let isDue = false
-  let isOver = false
-  const run = async () => {
-    while (isDue && !isOver) {
-      isDue = false
-      await work()
-    }
-    running = undefined
-  }
-  const wake = () => {
-    isDue = true
-    if (timer !== undefined && !isOver) running ??= run()
-  }
-  return {
-    wake,
-    start(): void {
-      if (!isOver) timer ??= setInterval(wake, ms)
-      wake()
-    },
-    async stop(): Promise<void> {
-      isOver = true
-      clearInterval(timer)
-      await running
     },
   }
 }

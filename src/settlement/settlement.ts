@@ -2,8 +2,11 @@ import type { Address } from 'viem'
 import type { Payment } from '../../db/Payment'
 import type { Asset } from '../protocol/Asset'
 import * as Crypto from '../protocol/Crypto'
+import type * as Network from '../protocol/Network'
 import type { Transfer } from '../protocol/Transfer'
 import { createChannelSales } from './channels/channels'
+import { lateClaims } from './channels/claims'
+import { createLooks } from './channels/looks'
 import * as CrossCheck from './read/cross-check'
 import { createChainReads } from './read/reads'
 import * as Refusals from './read/refusals'
@@ -34,6 +37,7 @@ export async function createSettlement(options: SettlementOptions) {
   const background = startBackground(context, options.checkMs ?? 15_000, async (isStart) =>
     reportOverdue(await Charges.resumeCharges(context, isStart)),
   )
+  const looks = createLooks(context, options.checkMs ?? 15_000)
   return {
     ...createPayments(context),
     /** The functions of the scheme `upto`. */
@@ -57,10 +61,20 @@ export async function createSettlement(options: SettlementOptions) {
      * it cannot charge what it gives.
      */
     isFresh: options.ledger.lanes.isFresh,
+    /** Why claims of channels come late on a network; undefined while they come in time. */
+    lateClaims: (network: Network.Id) => lateClaims(context, chainOf(context, network)),
     ready: background.ready,
-    recover: background.recover,
+    async recover(): Promise<void> {
+      await background.recover()
+      looks.start()
+    },
     /** Accepts nothing new; resolves when nothing is running or after the limit. */
-    stop: (limitMs: number) => stop(context, background, controller, limitMs),
+    async stop(limitMs: number): Promise<void> {
+      const stopping = stop(context, background, controller, limitMs)
+      controller.signal.addEventListener('abort', () => void looks.stop())
+      await stopping
+      await looks.stop()
+    },
   }
 }
 

@@ -170,6 +170,7 @@ type FixtureOptions = {
   walletFactories?: readonly Address[]
   payoutExclusive?: boolean
   isOwnPayee?: (payee: Address) => boolean
+  receiverAuthorizerKey?: Uint8Array
   /** Undefined: the limit of the service; without it there is no limit. */
   clockSkewMaxMs?: number | undefined
 }
@@ -201,6 +202,7 @@ export async function startFixture(
     clockSkewMaxMs: 'clockSkewMaxMs' in options ? options.clockSkewMaxMs : Number.POSITIVE_INFINITY,
     payoutExclusive: () => options.payoutExclusive === true,
     isOwnPayee: options.isOwnPayee,
+    receiverAuthorizerKey: options.receiverAuthorizerKey,
     jobProofMs: options.jobProofMs,
     resendMs: options.resendMs,
     chargeAttemptMs: options.chargeAttemptMs,

@@ -122,6 +122,7 @@ test('a reason that ended is 0, and totals never decrease', async () => {
   const calls = new Map([['eth_call', 3]])
   const sources: MetricSources = {
     risks: () => new Map(),
+    channels: async () => [],
     networks: () => [
       {
         network: 'eip155:1',

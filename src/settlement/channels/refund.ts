@@ -1,8 +1,26 @@
 import type { Hex } from 'viem'
 import type { Channel } from '../../../db/Channel'
+import { RpcError, RpcFault } from '../../chain/client'
+import { pollMs } from '../../chain/head'
+import type { ReceiptLog } from '../../chain/receipt'
+import * as AddressText from '../../protocol/Address'
+import * as Voucher from '../../protocol/Channel'
+import * as Crypto from '../../protocol/Crypto'
 import * as Refusals from '../read/refusals'
 import type { ChainState, Context } from '../state/state'
-import type { Presented } from './state'
+import { pause } from '../state/wait'
+import { claimCallOf, owe } from './claims'
+import {
+  attemptOf,
+  countSponsored,
+  estimateGas,
+  hasFailed,
+  limitOf,
+  runChannelJob,
+  takeSponsored,
+} from './send'
+import { type Presented, watchOf } from './state'
+import { nonceOfRefund, refundJob, refundReservation, syncChannels } from './watch'
 
 export type Refunded = {
   kind: 'refunded'
@@ -13,20 +31,172 @@ export type Refunded = {
 
 export type RefundOptions = {
   requestId: string | undefined
-  client?: string | undefined
   /** Bounds the wait only: the refund continues. */
   waitMs: number
 }
+
+/** Longest wait for a node that is behind the one that showed the refund, ms. */
+const shownMs = 10_000
 
 /**
  * Reserves, claims and refunds what a credential of kind `refund` asks for. The caller has the turn of
  * the channel, and has checked the signature and that the voucher is all that was charged.
  */
 export async function refund(
-  _context: Context,
-  _chain: ChainState,
-  _asked: { transfer: Presented; channel: Channel },
-  _options: RefundOptions,
+  context: Context,
+  chain: ChainState,
+  { transfer, channel: { id } }: { transfer: Presented; channel: Channel },
+  { waitMs }: RefundOptions,
 ): Promise<Refunded | Refusals.PaymentRefusal> {
-  return Refusals.unavailable(undefined)
+  const startedAt = context.now()
+  try {
+    const begun = await begin(context, chain, transfer, id)
+    if (!('job' in begun)) return begun
+    const { job, nonce, gasLimit } = begun
+    const leftMs = Math.max(0, waitMs - Math.max(0, context.now() - startedAt))
+    const end = await runChannelJob(context, chain, job, leftMs)
+    if (gasLimit !== undefined) countSponsored(context, chain, gasLimit, end)
+    const reservation = refundReservation(nonce)
+    if (end.kind === 'unavailable' || end.kind === 'refused') {
+      await context.ledger.channels.release(id, reservation)
+      return end.kind === 'unavailable' ? end : Refusals.unavailable(undefined)
+    }
+    context.metrics.channelJob(chain.network.id, 'refund', end.kind)
+    if (end.kind === 'pending')
+      return Refusals.later('The refund is sent and not confirmed yet: ask for it again.', 2)
+    const channel = await readRefunded(
+      context,
+      chain,
+      id,
+      end.kind === 'confirmed' ? nonce : undefined,
+    )
+    await context.ledger.channels.release(id, reservation)
+    if (end.kind === 'confirmed' && channel) {
+      owe(watchOf(context, chain.network.id), channel.config)
+      const amountAtomic = refundedBy(end.receipt.logs, id)
+      return { kind: 'refunded', channel, transaction: end.transaction, amountAtomic }
+    }
+    const detail = `The refund ${end.transaction} failed on the chain: ask for it again.`
+    return Refusals.refuse('invalid_batch_settlement_evm_refund_transaction_failed', detail)
+  } catch (error) {
+    if (error instanceof RpcFault || error instanceof RpcError) return Refusals.unavailable(error)
+    throw error
+  }
+}
+
+type Begun = {
+  job: { id: string; to: Hex; data: Hex; gasLimit: bigint; keepsWei?: bigint }
+  nonce: bigint
+  /** Undefined for a refund that was begun before. */
+  gasLimit?: bigint
+}
+
+/** The job of the refund that is under way, or of a new one that the ledger has reserved. */
+async function begin(
+  context: Context,
+  chain: ChainState,
+  { voucher: { refundAtomic, maxAtomic }, signature, payer }: Presented,
+  id: Hex,
+): Promise<Begun | Refusals.PaymentRefusal> {
+  const {
+    ledger,
+    channels: { authorizer },
+    now,
+  } = context
+  if (authorizer === undefined) throw new Error('refunds need RECEIVER_AUTHORIZER_KEY')
+  await syncChannels(context, chain, [id])
+  const channel = await ledger.channels.find(id)
+  if (channel === undefined) throw new Error(`channel ${id} is not in the ledger`)
+  const underWay = channel.reserved && nonceOfRefund(channel.reserved)
+  const { config, balanceAtomic, chargedAtomic, claimedAtomic } = channel
+  if (config.receiverAuthorizer !== authorizer.address)
+    return Refusals.refuse(
+      'invalid_batch_settlement_evm_receiver_authorizer_mismatch',
+      'The channel is of another key.',
+    )
+  const leftAtomic = balanceAtomic - chargedAtomic
+  const amountAtomic = refundAtomic ?? leftAtomic
+  if (leftAtomic <= 0n && underWay === undefined)
+    return Refusals.refuse(
+      'invalid_batch_settlement_evm_refund_no_balance',
+      `The channel ${id} has nothing to refund.`,
+    )
+  if (amountAtomic <= 0n || amountAtomic > leftAtomic) {
+    if (underWay === undefined)
+      return Refusals.refuse(
+        'invalid_batch_settlement_evm_refund_amount_invalid',
+        `The channel ${id} has ${leftAtomic} to refund.`,
+      )
+  }
+  const nonce = underWay ?? channel.refundNonce
+  const next = await attemptOf(context, refundJob(id, nonce), hasFailed)
+  if (next === undefined)
+    return Refusals.refuse(
+      'invalid_batch_settlement_evm_refund_transaction_failed',
+      'It fails on the chain.',
+    )
+  const digest = Voucher.refundDigest(chain.network.chainId, id, nonce, amountAtomic)
+  const refunding = Voucher.refundCall(
+    config,
+    amountAtomic,
+    nonce,
+    Crypto.sign(digest, authorizer.key),
+  )
+  const claiming = chargedAtomic > claimedAtomic ? [claimCallOf(context, chain, [channel])] : []
+  const call = Voucher.multicall([...claiming, refunding])
+  if (next.row !== undefined) return { job: { id: next.id, ...call, gasLimit: 0n }, nonce }
+  const estimate = await estimateGas(chain, call)
+  if (estimate === undefined)
+    return Refusals.refuse(
+      'invalid_batch_settlement_evm_refund_simulation_failed',
+      'The refund fails in simulation.',
+    )
+  const gasLimit = limitOf(estimate)
+  const reserved = {
+    id: refundReservation(nonce),
+    maxAtomic,
+    signature,
+    fingerprint: '',
+    at: now(),
+  }
+  if (underWay === undefined) {
+    const written = await ledger.channels.reserve(id, { baseAtomic: maxAtomic, reserved })
+    if (written !== 'reserved')
+      return Refusals.refuse(
+        'invalid_batch_settlement_evm_cumulative_amount_mismatch',
+        'The channel has changed.',
+      )
+  }
+  const taken = takeSponsored(context, chain, payer, gasLimit)
+  if ('kind' in taken) {
+    await ledger.channels.release(id, reserved.id)
+    return taken
+  }
+  return { job: { id: next.id, ...call, gasLimit, ...taken }, nonce, gasLimit }
+}
+
+/** The channel once every node that answers shows the refund, or after a time. */
+async function readRefunded(
+  context: Context,
+  chain: ChainState,
+  id: Hex,
+  nonce: bigint | undefined,
+): Promise<Channel | undefined> {
+  const { ledger, progress } = context
+  for (let waitedMs = 0; ; waitedMs += pollMs(chain.head)) {
+    await syncChannels(context, chain, [id])
+    const channel = await ledger.channels.find(id)
+    const isShown = nonce === undefined || (channel?.refundNonce ?? 0n) > nonce
+    if (isShown || waitedMs >= shownMs || progress.signal.aborted) return channel
+    await pause(pollMs(chain.head), progress.signal)
+  }
+}
+
+function refundedBy(logs: readonly ReceiptLog[], id: Hex): bigint {
+  for (const log of logs) {
+    const isOurs = AddressText.equal(log.address, Voucher.settlementAddress)
+    const event = isOurs ? Voucher.parseEvent(log) : undefined
+    if (event?.name === 'refunded' && event.channelId === id) return event.amountAtomic
+  }
+  return 0n
 }

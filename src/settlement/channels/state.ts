@@ -7,6 +7,7 @@ import type * as Voucher from '../../protocol/Channel'
 import * as Crypto from '../../protocol/Crypto'
 import type * as Network from '../../protocol/Network'
 import type { Transfer } from '../../protocol/Transfer'
+import { createTurn, type Turn } from '../state/wait'
 
 /** Payment channels in the memory of this process. The ledger has every channel. */
 export type Channels = {
@@ -22,6 +23,8 @@ export type Channels = {
   seenAt: Map<Network.Id, number>
   /** What was charged and not claimed, of all channels of a network, atomic. */
   unclaimed: Map<Network.Id, bigint>
+  /** What is to be done on the chain; see `watchOf`. */
+  watches: Map<Network.Id, ChannelWatch>
 }
 
 /** A deposit that was paid in. `transaction`: undefined where no node shows it. */
@@ -55,6 +58,85 @@ export function isPresented(transfer: Transfer): transfer is Presented {
   return transfer.voucher !== undefined
 }
 
+/** What this process does about the channels of a network. */
+export type ChannelWatch = {
+  /** One read of states, with its write, at a time: an older answer must not follow a newer one. */
+  turn: Turn
+  /** Looks again now. */
+  wake: () => void
+  /** Channels to be read again. `blocks`: before that, no voucher of it is taken. */
+  changed: Map<Hex, { blocks: boolean }>
+  /** All channels are to be read: nothing is known of what happened before. */
+  isUnread: boolean
+  /** When all channels with unclaimed money were read, by `Context.monotonic`. */
+  readAt: number
+  /** The newest block whose events were asked for; undefined before. */
+  block: bigint | undefined
+  /** Events of the newest blocks that the nodes show, with their channels. */
+  events: ReadonlyMap<string, Hex>
+  /** Channels that are claimed at the next look, whatever that costs. */
+  due: Set<Hex>
+  /** Withdrawals: when the payer began each, and what is unclaimed. */
+  withdrawals: Map<Hex, { at: number; unclaimedAtomic: bigint }>
+  /** All unclaimed money is claimed at the next look. */
+  isClaimDue: boolean
+  /** When all of it was last claimed, by `Context.monotonic`. */
+  claimedAt: number
+  /** Channels whose claim every node refuses; for the log. */
+  refused: Set<Hex>
+  /** What the claims under way bring a channel to, and since when (unix ms). */
+  claiming: Map<Hex, { amountAtomic: bigint; at: number }>
+  /** The channels of the claims of this process, by job. */
+  claims: Map<string, readonly Hex[]>
+  /** Jobs whose caller reads the channels at their end. */
+  awaited: Set<string>
+  /** Receivers for which something was claimed that they do not have. */
+  owed: Map<string, { receiver: Address; token: Address }>
+  /** Since when claims that are due cannot be sent (unix ms), and why. */
+  late: { since: number; reason: string } | undefined
+  isLateLogged: boolean
+  /** Open channels at the last look. */
+  open: number
+  /** Wei that deposits and refunds have cost on a UTC day. */
+  sponsored: { day: number; wei: bigint }
+  /** When a payer may have the full number of deposits and refunds again, unix ms. */
+  fullAt: Map<Address, number>
+  /** Claims and sweeps of this process. They never reject. */
+  running: Set<Promise<void>>
+}
+
+/** The watch of a network. */
+export function watchOf({ channels }: { channels: Channels }, id: Network.Id): ChannelWatch {
+  const known = channels.watches.get(id)
+  if (known) return known
+  const watch: ChannelWatch = {
+    turn: createTurn(),
+    wake: () => {},
+    changed: new Map(),
+    isUnread: true,
+    readAt: Number.NEGATIVE_INFINITY,
+    block: undefined,
+    events: new Map(),
+    due: new Set(),
+    withdrawals: new Map(),
+    isClaimDue: false,
+    claimedAt: Number.NEGATIVE_INFINITY,
+    refused: new Set(),
+    claiming: new Map(),
+    claims: new Map(),
+    awaited: new Set(),
+    owed: new Map(),
+    late: undefined,
+    isLateLogged: false,
+    open: 0,
+    sponsored: { day: 0, wei: 0n },
+    fullAt: new Map(),
+    running: new Set(),
+  }
+  channels.watches.set(id, watch)
+  return watch
+}
+
 /** Channels that are kept in memory; any other one is read again. */
 const knownMax = 10_000
 
@@ -69,6 +151,7 @@ export function createChannels(key: Uint8Array | undefined): Channels {
     running: new Map(),
     seenAt: new Map(),
     unclaimed: new Map(),
+    watches: new Map(),
   }
 }
 

@@ -23,6 +23,10 @@ export type Job = {
    * nonce blocks all above it.
    */
   gasLimit: bigint
+  /** What the account must have left beside its cost, wei. */
+  keepsWei?: bigint
+  /** An account that has too little native coin for sales may send it, too. */
+  takesLast?: true
 } & (JobCall | { compose: (sender: Sender) => JobCall })
 
 /** The call that is sent; `isCreation`: `data` is the code of a contract that is created, at `to`. */

@@ -25,7 +25,7 @@ export function createJobRunner(context: Context) {
      * continues in the background and after a restart. `refused`: the rider could not be written, and
      * nothing was written or sent. Rejects for an account that is no relayer of the network.
      */
-    run: (job: Job, options: RunOptions) => run(context, job, options),
+    run: (job: Job, options: RunOptions) => runJob(context, job, options),
     /**
      * The state of a job, from the database, with the included transaction; before, the newest one sent.
      * Undefined when it was never written.
@@ -49,7 +49,7 @@ type RunOptions = { waitMs: number; rider?: JobRider }
 const tooBusy = later('The relayer has too much under way; try again.', 2)
 
 /** Sends the job unless its id is known, and waits for its end. */
-async function run(context: Context, job: Job, options: RunOptions): Promise<JobEnd> {
+export async function runJob(context: Context, job: Job, options: RunOptions): Promise<JobEnd> {
   const startedAt = context.now()
   if (!(await context.ledger.jobs.find(job.id))) {
     const refusal = await begin(context, job, options)
@@ -153,9 +153,11 @@ function chooseRelayer(
     return later('The gas budget of today is spent; it starts again at 0:00 UTC.', 600)
   }
   const costWei = job.gasLimit * fees(chain.head, chain.network.feeCapWei).maxFeeWei
-  const able = relayersFor(chain, job).filter(
-    (relayer) => pausedBy(relayer) === undefined && spareWei(relayer) >= costWei + job.valueWei,
-  )
+  const neededWei = costWei + job.valueWei + (job.keepsWei ?? 0n)
+  const able = relayersFor(chain, job).filter((relayer) => {
+    const paused = pausedBy(job.takesLast ? { ...relayer, poor: undefined } : relayer)
+    return paused === undefined && spareWei(relayer) >= neededWei
+  })
   const [first] = able.sort(
     (left, right) => Number(left.isLeaving) - Number(right.isLeaving) || left.open - right.open,
   )

@@ -87,6 +87,9 @@ export function createAvailability(context: Context) {
       const chain = context.chains.get(network)
       return chain ? whyNot(context, chain, sale) : 'it is not configured'
     },
+    /** Whether the chain has the contracts of payment channels. */
+    hasChannels: (network: Network.Id): boolean =>
+      context.chains.get(network)?.abilities.hasChannels === true,
     /** Cost of a lone payment now. */
     costOf: (network: Network.Id): SaleCost => costOf(chainOf(context, network)),
     /** What an operator sees of each network. */
@@ -236,6 +239,7 @@ export function sourcesOf({
       }))
     },
     risks: credit.risks,
+    channels: ledger.channels.totals,
     pending: async () => {
       const counts = await ledger.payments.countBroadcast()
       return new Map([...chains.keys()].map((id) => [id, counts.get(id) ?? 0]))

@@ -9,6 +9,7 @@ import { scrub } from '../../log'
 import * as Permit from '../../protocol/Permit'
 import * as Transfer from '../../protocol/Transfer'
 import * as Upto from '../../protocol/Upto'
+import { readChannelMethods } from '../channels/ability'
 import { readCount } from '../read/reads'
 import { lowestOf } from '../repair/reorg'
 import { pausedBy } from '../send/relayer'
@@ -171,6 +172,8 @@ async function checkRarely(chain: ChainState): Promise<string | undefined> {
   chain.abilities.readsCode = missing !== undefined
   chain.abilities.hasUpto =
     missing === undefined ? await hasUpto(chain) : uptoAddresses.every((each) => !missing.has(each))
+  chain.abilities.channelMethods = await readChannelMethods(client, asset)
+  chain.abilities.hasChannels = chain.abilities.channelMethods.length > 0
   for (const [name, address] of contracts) {
     const isMissing = missing === undefined ? await isEmpty(chain, address) : missing.has(address)
     if (isMissing) return `${name} is not at ${address} on ${network.id}`

@@ -1,4 +1,6 @@
+import type { ChannelTotals } from '../../../db/Channel'
 import type { Payment } from '../../../db/Payment'
+import type { JobEnd } from '../send/Job'
 import type { Outcome } from '../send/Outcome'
 
 /** The part of a metrics registry that settlement needs. */
@@ -49,6 +51,8 @@ export type MetricSources = {
   risks(): ReadonlyMap<string, bigint>
   /** Payments of each network whose transaction is not confirmed. */
   pending(): Promise<ReadonlyMap<string, number>>
+  /** Open payment channels of each network that has any. */
+  channels(): Promise<readonly ChannelTotals[]>
 }
 
 const secondsBuckets = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30]
@@ -78,6 +82,8 @@ export function createMetrics(meter: Meter, sources: MetricSources) {
   const failed = counter('failed_payments_total', unpaid, 'network')
   const byUse = 'Charges by use (x402 upto), by their outcome.'
   const charges = counter('charges_total', byUse, 'network', 'outcome')
+  const sent = 'Transactions of payment channels, by kind and end.'
+  const channelJobs = counter('channel_transactions_total', sent, 'network', 'kind', 'outcome')
   meter.onRender(observer(meter, sources))
   return {
     /** A caller got its outcome. `duration`: seconds since the request arrived. */
@@ -104,8 +110,13 @@ export function createMetrics(meter: Meter, sources: MetricSources) {
     failed: (network: string) => failed.inc({ network }),
     /** A charge by use was written, or was given up. */
     charged: (network: string, outcome: ChargeOutcome) => charges.inc({ network, outcome }),
+    /** A transaction of payment channels ended, or is not decided in time. */
+    channelJob: (network: string, kind: ChannelJob, outcome: JobEnd['kind']) =>
+      channelJobs.inc({ network, kind, outcome }),
   }
 }
+
+type ChannelJob = 'deposit' | 'claim' | 'sweep' | 'refund'
 
 /** Reads totals that other modules keep. */
 function observer(meter: Meter, sources: MetricSources): () => void {
@@ -131,7 +142,19 @@ function observer(meter: Meter, sources: MetricSources): () => void {
   const lost =
     'Answers by upto beyond what their payers have paid: open ones, and those lost within a day.'
   const risk = gauge('merchant_losses_usd', lost, 'merchant')
+  const channelsOf = 'Open payment channels, and those with a withdrawal.'
+  const channels = states(gauge('channels', channelsOf, 'network', 'state'))
+  const charged = 'USD of vouchers that are not claimed.'
+  const unclaimed = states(gauge('channels_unclaimed_usd', charged, 'network'))
   return async () => {
+    for (const each of await sources.channels()) {
+      const { network } = each
+      channels.put(each.channels, { network, state: 'open' })
+      channels.put(each.withdrawals, { network, state: 'withdrawal' })
+      unclaimed.put(Number(each.unclaimedAtomic) / 1e6, { network })
+    }
+    channels.finish()
+    unclaimed.finish()
     for (const [merchant, atomic] of sources.risks()) risk.set(Number(atomic) / 1e6, { merchant })
     const underWay = await sources.pending()
     for (const each of sources.networks()) {

@@ -29,6 +29,37 @@ export function within<T>(promise: Promise<T>, ms: number): Promise<T | undefine
   })
 }
 
+/** Runs work at intervals and when it is woken, once at a time. It must not reject. */
+export function createLoop(work: () => Promise<unknown>, ms: number) {
+  let timer: ReturnType<typeof setInterval> | undefined
+  let running: Promise<void> | undefined
+  let isDue = false
+  let isOver = false
+  const run = async () => {
+    while (isDue && !isOver) {
+      isDue = false
+      await work()
+    }
+    running = undefined
+  }
+  const wake = () => {
+    isDue = true
+    if (timer !== undefined && !isOver) running ??= run()
+  }
+  return {
+    wake,
+    start(): void {
+      if (!isOver) timer ??= setInterval(wake, ms)
+      wake()
+    },
+    async stop(): Promise<void> {
+      isOver = true
+      clearInterval(timer)
+      await running
+    },
+  }
+}
+
 /**
  * Runs work of one relayer sequentially. The account nonce that a turn chooses is on the disk, or
  * free again, when the next turn starts. Work must not ask for another turn of the same relayer.

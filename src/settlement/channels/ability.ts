@@ -1,0 +1,77 @@
+import type { Address } from 'viem'
+import { type Client, RpcError } from '../../chain/client'
+import * as Multicall from '../../chain/multicall'
+import { isHex } from '../../chain/receipt'
+import * as Abi from '../../protocol/Abi'
+import type { Asset, TransferMethod } from '../../protocol/Asset'
+import {
+  eip3009CollectorAddress,
+  permit2CollectorAddress,
+  settlementAddress,
+} from '../../protocol/Channel'
+import { permit2Address } from '../../protocol/Permit'
+
+/** Contracts that each method of a deposit needs, with that of channels. */
+const contracts: Readonly<Record<TransferMethod, readonly Address[]>> = {
+  eip3009: [settlementAddress, eip3009CollectorAddress],
+  permit2: [settlementAddress, permit2CollectorAddress, permit2Address],
+}
+
+/**
+ * The methods of an asset by which a deposit can be paid on a chain, the preferred one first. Throws RpcFault.
+ */
+export async function readChannelMethods(
+  client: Pick<Client, 'call'>,
+  asset: Asset,
+): Promise<readonly TransferMethod[]> {
+  const all = [...new Set(Object.values(contracts).flat())]
+  const missing = await missingOf(client, all)
+  const can = new Map<TransferMethod, boolean>()
+  for (const method of asset.transfer) {
+    const isThere = contracts[method].every((each) => !missing.has(each))
+    can.set(method, isThere && (method === 'permit2' || (await takesBytes(client, asset))))
+  }
+  return asset.transfer.filter((method) => can.get(method))
+}
+
+async function missingOf(
+  client: Pick<Client, 'call'>,
+  addresses: readonly Address[],
+): Promise<ReadonlySet<Address>> {
+  const missing = await Multicall.findMissing(client, addresses)
+  if (missing !== undefined) return missing
+  const codes = await Promise.all(
+    addresses.map((address) => client.call('eth_getCode', [address, 'latest'])),
+  )
+  return new Set(addresses.filter((_, index) => !isHex(codes[index]) || codes[index] === '0x'))
+}
+
+const parameters = 'address,address,uint256,uint256,uint256,bytes32,bytes'
+const known = Abi.selector(`receiveWithAuthorization(${parameters})`)
+const unknown = Abi.selector(`no function (${parameters})`)
+
+/** An authorization that has expired, with an invalid signature. */
+const words =
+  Abi.address(Multicall.multicallAddress).repeat(2) +
+  Abi.uint(0).repeat(4) +
+  Abi.uint(7 * 32) +
+  Abi.dynamicBytes(`0x${'00'.repeat(65)}`)
+
+/**
+ * Whether a token has `receiveWithAuthorization` with one signature, which the collector calls. Such a
+ * token refuses the authorization with a reason, and a function that it does not have in another way.
+ */
+async function takesBytes(
+  client: Pick<Client, 'call'>,
+  { address: to }: Pick<Asset, 'address'>,
+): Promise<boolean> {
+  const calls = [known, unknown].map((each) => ({ to, data: `0x${each}${words}` }) as const)
+  try {
+    const answer = await client.call('eth_call', [Multicall.aggregate(calls), 'latest'])
+    const [own, other] = Multicall.parseResults(answer, calls.length) ?? []
+    return own?.success === false && other !== undefined && own.data !== other.data
+  } catch (error) {
+    if (error instanceof RpcError) return false
+    throw error
+  }
+}
