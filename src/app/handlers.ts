@@ -12,6 +12,7 @@ import * as RateLimit from '../http/rate-limit'
 import { prefixesOf } from '../http/url'
 import type { RetiredOffers } from '../paywall/offer/retired-offers'
 import * as Problem from '../protocol/Problem'
+import type { ChannelOf } from '../protocol/X402'
 import type { Settlement } from '../settlement/settlement'
 import { sponsorApprove } from '../sponsor/granting'
 import { createMarketHandlers, createOrderHandlers } from '../stock/handlers'
@@ -32,7 +33,8 @@ export function createHandlers(config: Config, retired: RetiredOffers, parts: Ap
   const addressOf = (request: Request) => peerOf(request)()
   const serving = { ...parts, config, service, addressOf, sponsor: parts.sponsoring.approvals }
   const { facilitators } = settlement.authorizations
-  const offers = { isReady, facilitators }
+  const channelOf: ChannelOf = ({ network }) => settlement.channels.termsOf(network.id)
+  const offers = { isReady, facilitators, channelOf }
   const updatedAt = parts.now()
   const documents = createDocuments(config, { ...offers, receiptAddress, updatedAt })
   const isPaused = (slug: string) => parts.pauses.has('merchant', slug)
@@ -81,6 +83,7 @@ export function createHandlers(config: Config, retired: RetiredOffers, parts: Ap
         readOrder: orders?.order,
         pricesOf: (symbol) => exchange?.history.of(symbol) ?? [],
         isReady: ({ id }) => isReady(id),
+        hasChannels: ({ id }) => settlement.channels.termsOf(id) !== undefined,
         isDeskReady: () =>
           config.stock !== undefined &&
           settlement.isReady(config.stock.network) &&

@@ -33,6 +33,7 @@ function pages(options: Partial<PagesOptions> = {}) {
     pricesOf: () => [],
     toolOf: () => undefined,
     isReady: () => true,
+    hasChannels: () => false,
     isDeskReady: () => true,
     readOrder: undefined,
     healthOf: () => 'available',

@@ -2,9 +2,11 @@ import type { Address } from 'viem'
 import type { Config, Merchant, Method, NetworkConfig, Param, Route } from '../../config/Config'
 import { withBody } from '../../config/keys'
 import * as Entitlements from '../../paywall/entitlement/Entitlements'
+import * as ByChannel from '../../paywall/offer/ByChannel'
 import * as ByUse from '../../paywall/usage/ByUse'
 import * as Json from '../../protocol/Json'
 import type * as Network from '../../protocol/Network'
+import * as X402 from '../../protocol/X402'
 import { type Segment, segmentsOf, templateOf } from '../Tail'
 
 /** What the documents for machines list. */
@@ -15,6 +17,9 @@ export type IsReady = (network: Network.Id) => boolean
 
 /** Relayers that may settle a ceiling on a network by the scheme `upto` now. */
 export type Facilitators = (network: Network.Id, ceilingAtomic: bigint) => readonly Address[]
+
+/** How the networks can be paid by other schemes than `exact` now; none by default. */
+export type Schemes = { facilitators?: Facilitators; channelOf?: X402.ChannelOf }
 
 /** A merchant that buyers can buy from, with its networks that can settle. */
 export type Listing = { merchant: Merchant; networks: readonly NetworkConfig[] }
@@ -37,23 +42,47 @@ export function readyOrAll(networks: readonly Network.Id[], isReady: IsReady): I
 }
 
 /**
- * A route as it is sold now, with networks on which it may be paid by the use of its answer, and
- * `x-entitlements` and `x-pass` of it.
+ * A route as it is sold now, with networks on which it may be paid by the use of its answer or by a
+ * channel, its x402 offers, and `x-entitlements` and `x-pass` of it.
  */
-export type Good = Listing & { route: Route; byUse: readonly NetworkConfig[]; more: Entitled }
+export type Good = Listing & {
+  route: Route
+  byUse: readonly NetworkConfig[]
+  byChannel: readonly NetworkConfig[]
+  accepts: readonly X402.Requirements[]
+  more: Entitled
+}
 type Entitled = ReturnType<typeof Entitlements.toJson>
 
 export function goodOf(
   { service }: Pick<Config, 'service'>,
   listing: Listing,
   route: Route,
-  facilitators: Facilitators = () => [],
+  { facilitators = () => [], channelOf = () => undefined }: Schemes = {},
 ): Good {
-  const isByUse = ByUse.isOffered(service, listing.merchant, route)
-  const byUse = listing.networks.filter(
-    ({ id }) => isByUse && facilitators(id, route.priceAtomic).length > 0,
-  )
-  return { ...listing, route, byUse, more: Entitlements.toJson(service, listing, route) }
+  const { merchant, networks } = listing
+  const isByUse = ByUse.isOffered(service, merchant, route)
+  const hasChannels = ByChannel.takes(route, 'channel')
+  const offers = networks.map((network) => {
+    return { network, payTo: merchant.payout, amountAtomic: route.priceAtomic }
+  })
+  const accepts = X402.accepts(offers, {
+    isExact: ByChannel.takes(route, 'exact'),
+    facilitatorOf: ({ network: { id }, amountAtomic }) =>
+      isByUse ? facilitators(id, amountAtomic)[0] : undefined,
+    channelOf: (offer) => (hasChannels ? channelOf(offer) : undefined),
+  })
+  const of = (scheme: X402.Requirements['scheme']) =>
+    networks.filter(({ id }) =>
+      accepts.some((each) => each.scheme === scheme && each.network === id),
+    )
+  const sellable = networks.filter(({ id }) => accepts.some(({ network }) => network === id))
+  return {
+    merchant,
+    networks: sellable.length === 0 ? networks : sellable,
+    ...{ route, accepts, byUse: of('upto'), byChannel: of('batch-settlement') },
+    more: Entitlements.toJson(service, listing, route),
+  }
 }
 
 /** The networks of a merchant in the order of the file. */

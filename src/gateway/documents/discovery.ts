@@ -1,6 +1,7 @@
 import type { Address } from 'viem'
 import type { Config, Merchant, Method, NetworkConfig, Param, Route } from '../../config/Config'
 import * as Price from '../../meter/Price'
+import * as ByChannel from '../../paywall/offer/ByChannel'
 import * as ByUse from '../../paywall/usage/ByUse'
 import * as Permit from '../../protocol/Permit'
 import * as Upto from '../../protocol/Upto'
@@ -8,13 +9,11 @@ import * as Catalogue from './Catalogue'
 
 type Json = Record<string, unknown>
 
-export type DiscoveryOptions = {
+export type DiscoveryOptions = Catalogue.Schemes & {
   /** Signer of our receipts. */
   receiptAddress: Address
   /** Networks that can settle; all of them by default. */
   isReady?: Catalogue.IsReady
-  /** Relayers that settle the scheme `upto`; none by default. */
-  facilitators?: Catalogue.Facilitators
 }
 
 type PaymentInfo = (good: Catalogue.Good) => Json
@@ -32,12 +31,10 @@ export function aggregate(config: Config, options: DiscoveryOptions): Json {
   const listings = Catalogue.offered(config, options.isReady)
   const { title, baseUrl, guidance, discoveryNetwork } = config.service
   const flat: PaymentInfo = (good) => {
-    const { networks, merchant, route } = good
+    const { networks } = good
     const network = networks.find(({ id }) => id === discoveryNetwork) ?? networks[0]
-    return {
-      ...priceOf(good, network === undefined ? [] : [network]),
-      ...(network === undefined ? {} : offerOf(merchant, route, network)),
-    }
+    const offer = offersOf(good).find((each) => each.network === network?.id)
+    return { ...priceOf(good, network === undefined ? [] : [network]), ...offer }
   }
   const paths = listings.map((listing) =>
     pathsOf(goodsOf(config, listing, options), `/m/${listing.merchant.slug}`, flat),
@@ -96,11 +93,9 @@ function documentOf(config: Config, options: DiscoveryOptions, parts: Parts): Js
 function goodsOf(
   config: Config,
   listing: Catalogue.Listing,
-  { facilitators }: DiscoveryOptions,
+  options: DiscoveryOptions,
 ): Catalogue.Good[] {
-  return listing.merchant.routes.map((route) =>
-    Catalogue.goodOf(config, listing, route, facilitators),
-  )
+  return listing.merchant.routes.map((route) => Catalogue.goodOf(config, listing, route, options))
 }
 
 /** Service metadata in both dialects: draft-payment-discovery-00 and agentcash. */
@@ -151,8 +146,9 @@ function operationOf(operation: Operation, good: Catalogue.Good, info: PaymentIn
   const { id, method, form } = operation
   const { merchant, route } = good
   const { entitlements, pass } = good.more
+  const isMetered = route.meter !== undefined && good.byUse.length + good.byChannel.length > 0
   const headers = {
-    ...(good.byUse.length === 0 ? {} : streamHeaders),
+    ...(isMetered ? streamHeaders : {}),
     ...(entitlements && { 'Payment-Entitlement': entitlementHeader }),
     ...(route.again && { 'Payment-Redeem': redeemHeader }),
   }
@@ -236,7 +232,7 @@ const header = (description: string) => ({ description, schema: { type: 'string'
 
 /** Headers of an answer that is sent before its charge is settled. */
 const streamHeaders: Json = {
-  'Payment-Id': header('Of a stream that is paid by the scheme upto: the id of its payment.'),
+  'Payment-Id': header('Of a stream that is charged by its use: the id of its payment.'),
   'Payment-Token': header(
     'Of such a stream: GET /api/payments/{Payment-Id} with this header answers its receipt.',
   ),
@@ -260,33 +256,48 @@ const signInParameter: Json = {
 
 /** Price and protocols, which payment indexers read in addition to either form of offers. */
 function priceOf(good: Catalogue.Good, networks: readonly NetworkConfig[]): Json {
+  const schemes = [...new Set(good.accepts.map(({ scheme }) => scheme))]
+  const [first] = schemes
+  const isExact = first === 'exact'
   return {
     price: priceJson(good),
     protocols: [
-      ...networks.map(({ asset }) => ({
+      ...(isExact ? networks : []).map(({ asset }) => ({
         mpp: { method: 'evm', intent: 'charge', currency: asset.address },
       })),
-      { x402: good.byUse.length === 0 ? {} : { schemes: ['exact', 'upto'] } },
+      { x402: isExact && schemes.length === 1 ? {} : { schemes } },
     ],
   }
 }
 
-/** The `price` of `x-payment-info`, which says how a metered route is sold. */
+/** The `price` of `x-payment-info`, which says how the route is sold besides a fixed price. */
 export function priceJson(good: Catalogue.Good): Json {
   const price = Price.toJson(good.route)
-  return good.byUse.length === 0 ? price : { ...price, description: priceSentence(good) }
+  const { byUse, byChannel } = good
+  return byUse.length + byChannel.length === 0
+    ? price
+    : { ...price, description: priceSentence(good) }
 }
 
-/** What a request for a route costs; '' for a fixed price. */
-export function priceSentence({ route, byUse }: Catalogue.Good): string {
-  const sentence = Price.sentence(route)
-  return byUse.length === 0 ? sentence : `${sentence} ${ByUse.sentence}`
-}
-
-/** Every offer for a route: those of the scheme `exact`, then those of `upto`. */
-export function offersOf({ merchant, route, networks, byUse }: Catalogue.Good): Json[] {
+/** What a request for a route costs; '' for a fixed price alone. */
+export function priceSentence({ route, byUse, byChannel }: Catalogue.Good): string {
   return [
-    ...networks.map((network) => offerOf(merchant, route, network)),
+    Price.sentence(route),
+    byUse.length === 0 ? '' : ByUse.sentence,
+    ByChannel.sentence(route, byChannel),
+  ]
+    .filter((sentence) => sentence !== '')
+    .join(' ')
+}
+
+/** Every offer for a route: those of the scheme `exact`, then those of `upto` and of channels. */
+export function offersOf({ merchant, route, networks, byUse, accepts }: Catalogue.Good): Json[] {
+  return [
+    ...networks
+      .filter(({ id }) =>
+        accepts.some(({ scheme, network }) => scheme === 'exact' && network === id),
+      )
+      .map((network) => offerOf(merchant, route, network)),
     ...byUse.map(({ id, asset }) => ({
       amount: route.priceAtomic.toString(),
       currency: asset.address,
@@ -295,6 +306,11 @@ export function offersOf({ merchant, route, networks, byUse }: Catalogue.Good): 
       scheme: 'upto',
       extra: { assetTransferMethod: 'permit2', spender: Upto.proxyAddress },
     })),
+    ...accepts
+      .filter(({ scheme }) => scheme === 'batch-settlement')
+      .map(({ amount, asset: currency, network, payTo: recipient, scheme, extra }) => {
+        return { amount, currency, network, recipient, scheme, extra }
+      }),
   ]
 }
 

@@ -6,7 +6,6 @@ import { byMethod } from '../../http/methods'
 import { searchOf } from '../../http/url'
 import * as Problem from '../../protocol/Problem'
 import * as Schema from '../../protocol/Schema'
-import * as X402 from '../../protocol/X402'
 import * as Bazaar from './Bazaar'
 import * as Catalogue from './Catalogue'
 import * as Discovery from './discovery'
@@ -20,12 +19,11 @@ export type Serve = (request: Request) => Response
 
 export type Documents = ReturnType<typeof createDocuments>
 
-type DocumentsOptions = {
+type DocumentsOptions = Catalogue.Schemes & {
   /** Signer of our receipts. */
   receiptAddress: Address
   /** Whether a network can settle now. Offers that cannot be bought are not listed. */
   isReady: Catalogue.IsReady
-  facilitators: Catalogue.Facilitators
   /** Time at which this configuration was loaded, unix ms. */
   updatedAt: number
 }
@@ -45,7 +43,12 @@ const partialMaxAgeSeconds = 10
 export function createDocuments(config: Config, options: DocumentsOptions) {
   const networks = config.networks.map(({ id }) => id)
   const readiness = () => networks.map((id) => (options.isReady(id) ? '1' : '0')).join('')
-  const facilitators = () => networks.map((id) => options.facilitators(id, 1n).join()).join(';')
+  const { facilitators, channelOf, receiptAddress: payTo } = options
+  const schemes = () =>
+    config.networks.map((network) => {
+      const channel = channelOf?.({ network, amountAtomic: 1n, payTo })
+      return `${facilitators?.(network.id, 1n).join()} ${channel?.method}`
+    })
   const listing = { ...options, isReady: Catalogue.readyOrAll(networks, options.isReady) }
   const whole = '1'.repeat(config.networks.length)
 
@@ -55,7 +58,7 @@ export function createDocuments(config: Config, options: DocumentsOptions) {
     let madeFor = ''
     return () => {
       const ready = readiness()
-      const state = ready + facilitators()
+      const state = `${ready};${schemes().join(';')}`
       if (made === undefined || madeFor !== state) {
         made = build()
         madeFor = state
@@ -143,23 +146,12 @@ function resources(config: Config, options: DocumentsOptions) {
     merchant.routes.map((route) => {
       const [method = 'GET'] = route.methods
       const { name, brief: _, ...extension } = Bazaar.extension(merchant, route, method)
-      const offers = networks.map((network) => ({
-        network,
-        payTo: merchant.payout,
-        amountAtomic: route.priceAtomic,
-      }))
-      const listing = { merchant, networks }
-      const { byUse, more } = Catalogue.goodOf(config, listing, route, options.facilitators)
+      const { accepts, more } = Catalogue.goodOf(config, { merchant, networks }, route, options)
       return {
         resource: Catalogue.exampleUrl(baseUrl, merchant, route),
         type: 'http',
         x402Version: 2,
-        accepts: X402.accepts(offers, {
-          facilitatorOf: ({ network, amountAtomic }) =>
-            byUse.some(({ id }) => id === network.id)
-              ? options.facilitators(network.id, amountAtomic)[0]
-              : undefined,
-        }),
+        accepts,
         lastUpdated: Math.floor(options.updatedAt / 1000),
         description: route.description || route.summary,
         mimeType: 'application/json',

@@ -15,6 +15,7 @@ export function llms(config: Config, options: DiscoveryOptions): string {
   )
   const coins = networks.map(({ name, id, asset }) => `${asset.symbol} on ${name} (${id})`)
   let hasByUse = false
+  let hasChannels = false
   let isAnyGiven = false
   const sections = listings.map(({ merchant, networks }) => {
     const { title: name, description, slug, routes } = merchant
@@ -22,8 +23,9 @@ export function llms(config: Config, options: DiscoveryOptions): string {
       const [form] = Catalogue.formsOf(route)
       const url = `${baseUrl}/m/${slug}${route.path}${form?.path ?? ''}`
       const listing = { merchant, networks }
-      const good = Catalogue.goodOf(config, listing, route, options.facilitators)
+      const good = Catalogue.goodOf(config, listing, route, options)
       hasByUse ||= good.byUse.length > 0
+      hasChannels ||= good.byChannel.length > 0
       isAnyGiven ||= Entitlements.isGiven(route)
       const given = Entitlements.linesOf(route, networks).map(([kind, text]) => `${kind}: ${text}`)
       const all = [route.summary, priceSentence(good), ...given]
@@ -54,7 +56,7 @@ Accepted: ${coins.join(', ')}.
 3. The answer has a signed receipt in Payment-Receipt or PAYMENT-RESPONSE. If the upstream
    fails after the payment, the problem has a redeem token: send it as Payment-Redeem with the same
    request, without paying again.
-${hasByUse ? byUse : ''}${isAnyGiven ? signIn : ''}
+${hasByUse ? byUse : ''}${hasChannels ? byChannel : ''}${isAnyGiven ? signIn : ''}
 - [All routes, OpenAPI 3.1](${baseUrl}/openapi.json)
 - [All routes, x402 discovery](${baseUrl}/discovery/resources)
 - [All other endpoints, OpenAPI 3.1](${baseUrl}/api/openapi.json)
@@ -74,6 +76,15 @@ A route whose price is "up to" also has x402 offers of the scheme upto, where it
 ceiling once: the answer is charged by what it used, and one that failed costs nothing. An event
 stream has the headers Payment-Id and Payment-Token: GET /api/payments/{Payment-Id} with the header
 Payment-Token answers its receipt once it is settled.
+`
+
+const byChannel = `
+A route that says "by a channel" also has x402 offers of the scheme batch-settlement. Deposit once, at least
+extra.minDeposit, then sign with each request a voucher of all that the channel may be charged: no gas, and no
+block to wait for. BatchSettlementEvmScheme of @x402/evm/batch-settlement/client does it; one channel serves all
+routes of a merchant. Its refund() asks for what is left, as a GET of any of these URLs with a payload of type
+refund. When nobody answers it, withdraw at the contract: extra.withdrawDelay is in seconds. In a shell:
+turnpike pay --scheme channel URL, then turnpike channels and turnpike channels close.
 `
 
 const signIn = `

@@ -101,7 +101,7 @@ function describe(tool: Tool, good: Catalogue.Good) {
   const http = Entitlements.overHttp(tool, networks)
   const cost =
     route.meter === undefined
-      ? `Costs ${Amount.toDecimal(route.priceAtomic, 6)} USD ${unit}, paid in ${kinds}.`
+      ? `Costs ${Amount.toDecimal(route.priceAtomic, 6)} USD ${unit}, paid in ${kinds}. ${priceSentence(good)}`.trim()
       : `${priceSentence(good)} Paid in ${kinds}.`
   return {
     name,
@@ -163,7 +163,7 @@ const pageSize = 100
 export function createTools(
   config: Config,
   isReady: Catalogue.IsReady,
-  facilitators?: Catalogue.Facilitators,
+  schemes?: Catalogue.Schemes,
 ) {
   let tools: ReadonlyMap<string, Tool> | undefined
   const compiled = () => {
@@ -194,7 +194,7 @@ export function createTools(
       return {
         tools: offered.slice(offset, next).map(({ tool, networks }) => {
           const listing = { merchant: tool.merchant, networks }
-          return describe(tool, Catalogue.goodOf(config, listing, tool.route, facilitators))
+          return describe(tool, Catalogue.goodOf(config, listing, tool.route, schemes))
         }),
         ...(next < offered.length ? { nextCursor: String(next) } : {}),
       }

@@ -13,12 +13,10 @@ import { createOutgoing, type Outgoing, waitingMaxBytes } from './outgoing'
 import * as Payment from './Payment'
 import { createTools, type Tools } from './Tool'
 
-type McpOptions = {
+type McpOptions = Catalogue.Schemes & {
   config: Config
   gateway: Gateway
   isReady: Catalogue.IsReady
-  /** Relayers that settle the scheme `upto`; none by default. */
-  facilitators?: Catalogue.Facilitators
   budget: Budget
   rateLimit: RateLimit.RateLimit
   now: () => number
@@ -55,7 +53,7 @@ export function createMcp(options: McpOptions) {
   const { config, gateway, rateLimit, now } = options
   const { service } = config
   const { baseUrl, unpaidBodyMaxBytes } = service
-  const tools = createTools(config, options.isReady, options.facilitators)
+  const tools = createTools(config, options.isReady, options)
   const state: State = {
     service,
     isAllowed: createOriginCheck(config),

@@ -21,6 +21,10 @@ export type Terms = {
   tool?: string | undefined
   /** Whether a program signs in before it pays, for what its wallet has at the route. */
   signsIn?: boolean
+  /** Whether the price is paid before the answer, which stock clients do; true by default. */
+  isExact?: boolean
+  /** Whether a program may pay by a channel. */
+  hasChannels?: boolean
 }
 
 /** What differs between two requests of a route: it decides which options a command has. */
@@ -40,7 +44,7 @@ export function of({ method, target, body }: Example, terms: Terms): Command[] {
  * word of a POSIX shell, `@@js:url@@` by a string of JavaScript and Python.
  */
 export function templates(shape: Shape, terms: Terms): Command[] {
-  const { network, priceAtomic, tool, signsIn = false } = terms
+  const { network, priceAtomic, tool, signsIn = false, isExact = true } = terms
   const { method, hasBody } = shape
   const json = hasBody ? " -H 'Content-Type: application/json' -d @@sh:body@@" : ''
   const verb = method === 'GET' || (method === 'POST' && hasBody) ? '' : ` -X ${method}`
@@ -51,19 +55,21 @@ export function templates(shape: Shape, terms: Terms): Command[] {
       note: 'Shows the price. Nothing is paid.',
       text: `curl -i${verb}${json} @@sh:url@@`,
     },
-    {
+  ]
+  if (isExact)
+    list.push({
       name: 'mppx',
       pays: true,
       note: 'Pays by MPP. PAY_KEY holds a private key.',
       text: `MPPX_PRIVATE_KEY="$PAY_KEY" npx mppx @@sh:url@@ --protocol mpp${
         hasBody ? ' -J @@sh:body@@' : verb
       }`,
-    },
-  ]
-  if (network !== undefined) {
+    })
+  if (isExact && network !== undefined) {
     list.push(program(shape, network, { priceAtomic, signsIn }))
     if (network.asset.transfer.includes('eip3009')) list.push(python(shape, network, priceAtomic))
   }
+  if (terms.hasChannels === true) list.push(channel(shape, priceAtomic))
   if (tool !== undefined) list.push(mcp(terms.baseUrl, priceAtomic, tool))
   return list
 }
@@ -147,6 +153,21 @@ function python(shape: Shape, { id, name, asset }: NetworkConfig, priceAtomic: b
   ]
   const note = `Pays by x402 on ${name}. pip install "x402[evm,requests]"`
   return { name: 'Python', pays: true, note, text: lines.join('\n') }
+}
+
+/** `turnpike pay` signs at most a cent without `--max`. */
+const unaskedAtomic = 10_000n
+
+function channel({ method, hasBody }: Shape, priceAtomic: bigint): Command {
+  const verb = method === (hasBody ? 'POST' : 'GET') ? '' : ` --method ${method}`
+  const max = priceAtomic > unaskedAtomic ? ` --max ${dollars(priceAtomic)}` : ''
+  const body = hasBody ? ' --body @@sh:body@@' : ''
+  return {
+    name: 'Channel',
+    pays: true,
+    note: 'Deposits once, then pays by vouchers. turnpike channels close gets back what is left.',
+    text: `turnpike pay @@sh:url@@ --scheme channel${max}${verb}${body}`,
+  }
 }
 
 /** Permit2 needs an approval first. */

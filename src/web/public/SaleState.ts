@@ -48,6 +48,8 @@ export type SaleState = keyof typeof states
 /** What the pages read of a sale at each request, from memory. */
 export type Facts = {
   isReady(network: NetworkConfig): boolean
+  /** Whether a channel can be opened on a network. */
+  hasChannels(network: NetworkConfig): boolean
   /** Of a merchant with all of its routes. */
   healthOf(merchant: Merchant): 'available' | 'partly' | 'unavailable' | 'out-of-service' | 'paused'
   /** Why one route sells nothing while others of its merchant do. */

@@ -2,6 +2,7 @@ import type { Config, Merchant, Method, Param, Route } from '../../config/Config
 import type { Meter, Rates } from '../../meter/Meter'
 import * as Price from '../../meter/Price'
 import * as Entitlements from '../../paywall/entitlement/Entitlements'
+import * as ByChannel from '../../paywall/offer/ByChannel'
 import * as ByUse from '../../paywall/usage/ByUse'
 import { type Html, html } from '../html'
 import * as Parts from '../parts'
@@ -57,7 +58,7 @@ export function merchantPage(
   const found = Search.group(Search.find(Search.entriesOf({ merchants: [merchant] }), query.text))
   const matching = found[0]?.routes ?? []
   const route = chosen ?? matching[0] ?? routes[0]
-  const { sells, text } = SaleState.states[SaleState.of(live, config.networks, merchant, route)]
+  const { sells, text } = offerOf(live, config.networks, merchant, route)
   return html`<nav class="crumbs" aria-label="Breadcrumb"><a href="/#merchants">All merchants</a></nav>
 <div class="head">
 <div class="top"><h1>${title}</h1><span class="price">${Parts.priceFrom(routes)}</span></div>
@@ -72,9 +73,21 @@ ${
     ? html`<p class="empty">This merchant sells nothing yet.</p>`
     : html`<div class="shop">
 ${routes.length > 1 && routeList(merchant, { matching, route, query })}
-${routeSection(config, { merchant, route, values, example: Example.compose(slug, route, values), tool: toolOf(route), closed: text, isReady: live.isReady })}
+${routeSection(config, { merchant, route, values, example: Example.compose(slug, route, values), tool: toolOf(route), closed: text, live })}
 </div>`
 }`
+}
+
+/** Whether a wallet of a browser can buy a route now; `text` says why not. */
+function offerOf(
+  live: SaleState.Facts,
+  networks: Config['networks'],
+  merchant: Merchant,
+  route: Route | undefined,
+): { sells: boolean; text: string } {
+  const row = SaleState.states[SaleState.of(live, networks, merchant, route)]
+  if (!row.sells || route === undefined || ByChannel.takes(route, 'exact')) return row
+  return { sells: false, text: 'A wallet in a browser cannot pay for this. A program can.' }
 }
 
 /** Whether there is nothing to enter for a request. */
@@ -119,11 +132,12 @@ type Chosen = {
   tool: string | undefined
   /** Why nothing can be paid for the route now, or ''. */
   closed: string
-  isReady: SaleState.Facts['isReady']
+  live: SaleState.Facts
 }
 
 function routeSection(config: Config, chosen: Chosen): Html {
   const { merchant, route } = chosen
+  const channels = channelsOf(config, chosen)
   const path = Example.pathOf(merchant.slug, route)
   return html`<section class="route" id="route" aria-labelledby="what">
 <h2 id="what">${route.summary || path}</h2>
@@ -132,6 +146,7 @@ function routeSection(config: Config, chosen: Chosen): Html {
 <div class="columns">
 <div class="ask">
 ${priceOf(config, merchant, route)}
+${channels.length > 0 && html`<p class="hint">${ByChannel.sentence(route, channels)}</p>`}
 ${tryIt(config, chosen)}
 </div>
 <div class="code">
@@ -143,6 +158,12 @@ ${answerOf(route)}
 </div>
 </div>
 </section>`
+}
+
+/** The networks on which a program may pay for a route by a channel. */
+function channelsOf({ networks }: Config, { merchant, route, live }: Chosen) {
+  const own = ByChannel.takes(route, 'channel') ? Parts.networksOf(networks, merchant) : []
+  return own.filter((network) => live.isReady(network) && live.hasChannels(network))
 }
 
 function tailOf(route: Route): string {
@@ -255,10 +276,10 @@ function factsOf({ schema, in: place }: Param): string {
 
 /** The fields of a request, the 402 that it gets, and the wallet that pays for it. */
 function tryIt(config: Config, chosen: Chosen): Html {
-  const { merchant, route, example, closed, isReady } = chosen
+  const { merchant, route, example, closed, live } = chosen
   const { method, target, body } = example
   const own = Parts.networksOf(config.networks, merchant)
-  const ready = own.filter(isReady)
+  const ready = own.filter(live.isReady)
   // A payment that is kept may be of a network that is not ready now.
   const offers = (ready.length === 0 ? own : ready).map((network) =>
     route.meter === undefined ? { network, amountAtomic: route.priceAtomic } : { network },
@@ -276,13 +297,17 @@ ${walletPanel({ method, target, body: body ?? '', offers, seller: merchant.title
 </section>`
 }
 
-function tabsOf(
-  { networks, service: { baseUrl } }: Config,
-  { merchant, route, example, tool }: Chosen,
-): Html {
+function tabsOf(config: Config, chosen: Chosen): Html {
+  const { networks, service } = config
+  const { merchant, route, example, tool } = chosen
+  const { baseUrl } = service
   const network = Parts.sampleNetwork(Parts.networksOf(networks, merchant))
   const { priceAtomic } = route
-  const terms = { baseUrl, network, priceAtomic, tool, signsIn: Entitlements.isGiven(route) }
+  const terms = {
+    ...{ baseUrl, network, priceAtomic, tool, signsIn: Entitlements.isGiven(route) },
+    isExact: ByChannel.takes(route, 'exact'),
+    hasChannels: channelsOf(config, chosen).length > 0,
+  }
   const byMethod = route.methods.map((method) => {
     const shape = { method, hasBody: Example.takesBody(method) }
     return [method, Commands.templates(shape, terms)] as const

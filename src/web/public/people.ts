@@ -1,6 +1,8 @@
 import type { Config, Merchant, NetworkConfig, Route } from '../../config/Config'
 import { searchOf, splitUrl } from '../../http/url'
 import * as Entitlements from '../../paywall/entitlement/Entitlements'
+import * as ByChannel from '../../paywall/offer/ByChannel'
+import * as Channel from '../../protocol/Channel'
 import * as Json from '../../protocol/Json'
 import * as X402 from '../../protocol/X402'
 import { type Html, html } from '../html'
@@ -29,7 +31,7 @@ export async function forPeople(
     return new Response(null, { status: 302, headers: { location: `/merchants/${merchant.slug}` } })
   const problem = Json.parse(await response.text())
   if (!Json.isObject(problem)) return response
-  const offers = offersOf(config, problem)
+  const offers = offersOf(config.networks, problem, 'exact')
   const main =
     offers.length === 0
       ? problemPage(namingPages(problem, merchant), merchant)
@@ -65,10 +67,11 @@ function paywallPage(
   const priceAtomic = first?.amountAtomic ?? 0n
   const route = merchant && routeAt(merchant, request)
   const unit = merchant && route && Entitlements.unitOf(merchant, route)
+  const channels = offersOf(networks, problem, Channel.scheme).map((offer) => offer.network)
   const commands = Commands.of(
     { method: 'GET', target, body: undefined },
     {
-      ...{ baseUrl: service.baseUrl, network, priceAtomic },
+      ...{ baseUrl: service.baseUrl, network, priceAtomic, hasChannels: channels.length > 0 },
       signsIn: route !== undefined && Entitlements.isGiven(route),
     },
   )
@@ -93,6 +96,7 @@ ${walletPanel({ method: 'GET', target, body: '', offers, seller: merchant?.title
 ${
   faults === false &&
   html`<section class="programs" aria-labelledby="programs"><h2 id="programs">Or pay from a program</h2>
+${channels.length > 0 && html`<p class="hint">${ByChannel.sentence({ priceAtomic }, channels)}</p>`}
 ${commandTabs(commands.filter(({ pays }) => pays))}
 </section>`
 }
@@ -162,15 +166,19 @@ ${faultsOf(problem)}
 </div>`
 }
 
-/** The offers of the scheme `exact` whose network and asset are configured, one for each network. */
-function offersOf({ networks }: Config, problem: Json.JsonObject): Priced[] {
+/** The offers of a scheme whose network and asset are configured, one for each network. */
+function offersOf(
+  networks: Config['networks'],
+  problem: Json.JsonObject,
+  scheme: X402.Requirements['scheme'],
+): Priced[] {
   const accepts = Json.member(X402.inBody(problem), 'accepts')
   if (!Array.isArray(accepts)) return []
   return networks.flatMap((network) => {
     const own = accepts.find(
       (each) =>
         Json.isObject(each) &&
-        each.scheme === 'exact' &&
+        each.scheme === scheme &&
         each.network === network.id &&
         textOf(each, 'asset').toLowerCase() === network.asset.address.toLowerCase(),
     )
