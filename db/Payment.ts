@@ -62,6 +62,21 @@ export type Purpose = {
 /** A buyer's own key is unique only within these. */
 export type KeyScope = { merchant: string; route: string; payer: Address; key: string }
 
+/** Where the money of a payment has moved: in a transaction, or in a channel, which is claimed later. */
+export function placeOf({
+  transfer,
+  transaction,
+}: Payment): { transaction: Hex } | { channel: Hex } {
+  return transfer.method === 'channel' ? { channel: transaction } : { transaction }
+}
+
+/** The scheme of a payment in our words. */
+export function schemeOf({ transfer: { method, upto } }: Pick<Payment, 'transfer'>): Scheme {
+  return method === 'channel' ? 'channel' : upto === undefined ? 'exact' : 'upto'
+}
+
+type Scheme = 'exact' | 'channel' | 'upto'
+
 /** A payment as stored. Times are unix ms. */
 export type Payment = {
   id: string
@@ -72,7 +87,10 @@ export type Payment = {
    * True when an expired payment has a used or cancelled nonce; false when only its time is over.
    */
   nonceUsed: boolean
-  /** The settling transaction once confirmed; before, the newest one sent. */
+  /**
+   * The settling transaction once confirmed; before, the newest one sent. Of the method `channel` the
+   * id of the channel.
+   */
   transaction: Hex
   logIndex: number | undefined
   blockNumber: bigint | undefined

@@ -2,7 +2,7 @@ import type * as Network from '../src/protocol/Network'
 import { roomFor, type Tally } from './GrantBudget'
 import type { NewGrant } from './GrantLedger'
 import type { Order } from './Order'
-import type { Payment } from './Payment'
+import { type Payment, placeOf, schemeOf } from './Payment'
 import type { Refund } from './Refund'
 import type { WebhookEvent } from './webhooks'
 
@@ -24,7 +24,8 @@ export function paymentConfirmed(payment: Payment, at: number): WebhookEvent {
     at,
     data: {
       ...factsOf(payment),
-      transaction,
+      transaction: null,
+      ...placeOf(payment),
       logIndex: logIndex ?? null,
       blockNumber: blockNumber === undefined ? null : Number(blockNumber),
     },
@@ -78,14 +79,15 @@ export function deliveriesFailed(
   return { type: 'delivery.failed', subject: merchant, occurrence: `${at}`, at, data }
 }
 
-function factsOf({ id, purpose, transfer }: Payment) {
+function factsOf(payment: Payment) {
+  const { id, purpose, transfer } = payment
   const { product, protocol, merchant, route } = purpose
   const { network, asset, amountAtomic, upto, payer, payee } = transfer
   return {
     payment: id,
     product,
     protocol,
-    scheme: upto === undefined ? 'exact' : 'upto',
+    scheme: schemeOf(payment),
     merchant: merchant === '' ? null : merchant,
     route: route === '' ? null : route,
     network,

@@ -2,6 +2,7 @@ import type { Address, Hex } from 'viem'
 import type * as Network from '../src/protocol/Network'
 import type { Authorization } from './Authorization'
 import type { AuthorizationLedger } from './authorizations'
+import type { Channel } from './Channel'
 import type { Dialect } from './dialect'
 import type { Entitlement, EntitlementLedger } from './Entitlement'
 import type { Order } from './Order'
@@ -36,10 +37,12 @@ export type PaymentLine = {
   merchant: string
   route: string
   protocol: 'mpp' | 'x402'
+  method: Payment['transfer']['method']
   outcome: Outcome
   upstreamStatus: number | undefined
   /** Unix ms; set when a delivery has failed. */
   redeemUntil: number | undefined
+  /** Of the method `channel` the channel. */
   transaction: Hex
   /** Unix ms. */
   createdAt: number
@@ -113,6 +116,7 @@ export type StoryReads = {
   authorizations: Pick<AuthorizationLedger, 'findById'>
   orders: Pick<OrderLedger, 'find' | 'findByPayment'>
   entitlements: Pick<EntitlementLedger, 'findByPayment'>
+  channels: { find(id: Hex): Promise<Channel | undefined> }
 }
 
 /** The database of the pages for operators. */
@@ -140,6 +144,16 @@ export function createAdminLedger(base: AdminBase, reads: StoryReads) {
   const { all, sql } = base
   return {
     ...createLists(base),
+    /** Ids of the newest charges of a channel; undefined when it is not known. */
+    async inChannel(id: Hex, limit: number): Promise<readonly string[] | undefined> {
+      const channel = await reads.channels.find(id)
+      if (channel === undefined) return undefined
+      const { network, config } = channel
+      const from = channel.id.slice(0, 34)
+      const range = { from, to: `${from}g`, limit }
+      const values = { network, asset: config.token, payer: config.payer, ...range }
+      return (await base.all<{ id: string }>(base.sql.ofChannel, values)).map((row) => row.id)
+    },
     story: (id: string) => storyOf(base, reads, id),
     /** Id of the payment of an order. */
     paymentOfOrder: async (id: string) => (await reads.orders.find(id))?.paymentId,
@@ -333,7 +347,7 @@ const outcome = `CASE WHEN state IN ('broadcast', 'reverted') THEN 'pending'
 const merchant = "CASE product WHEN 'desk' THEN 'stock' ELSE merchant END"
 
 const line = `id, network, asset, payer, payee, amount_atomic AS amount, ${merchant} AS merchant,
-  route, protocol, ${outcome} AS outcome, upstream_status AS "upstreamStatus",
+  route, protocol, method, ${outcome} AS outcome, upstream_status AS "upstreamStatus",
   redeem_until AS "redeemUntil", transaction_hash AS "transaction", created_at AS "createdAt"`
 
 /** The casts tell PostgreSQL the type of a parameter that may be NULL. */
@@ -361,8 +375,12 @@ function windows({ fold, opaque }: Dialect) {
   }
 }
 
-function transactions({ join, serial }: Dialect) {
+function transactions({ join, serial, fold }: Dialect) {
   return {
+    /** By the index of the money: the nonces begin with the id of the channel. */
+    ofChannel: `SELECT id FROM payments WHERE network = $network
+      AND ${fold('asset')} = ${fold('$asset')} AND ${fold('payer')} = ${fold('$payer')}
+      AND nonce >= $from AND nonce < $to ORDER BY nonce DESC LIMIT $limit`,
     membersOf: `SELECT payment_id AS id FROM transaction_members
       WHERE transaction_hash = $hash ORDER BY position`,
     /** Payments by external transactions have no members: by the index of the logs, in each network. */

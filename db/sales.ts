@@ -2,6 +2,7 @@ import type { Address } from 'viem'
 import type * as Client from '../src/protocol/Client'
 import type * as Network from '../src/protocol/Network'
 import { dayMs } from '../src/protocol/Time'
+import type { ChannelTotals } from './Channel'
 import type { Dialect } from './dialect'
 import type { requests } from './schema'
 
@@ -498,6 +499,8 @@ export type SalesReads = {
   requestsOf(day: number): Promise<readonly RequestCounts[]>
   /** Payers of a span within a UTC day. Ask for short spans, as for `ofSpan`. */
   buyersOf(span: Span): Promise<readonly BuyerRow[]>
+  /** Of the open channels now. */
+  channels(): Promise<readonly ChannelTotals[]>
   /** Unix ms before which there are no figures; undefined when there are none at all. */
   firstAt(): Promise<number | undefined>
   /** The newest description first. */

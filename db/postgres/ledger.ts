@@ -93,7 +93,7 @@ export async function createLedger(options: LedgerOptions): Promise<OpenLedger> 
       refunds: createRefunds(parts),
       webhooks: createWebhooks({ ...parts, outbox, isSender: () => gateways?.isFirst() ?? false }),
       sales: createSales(parts),
-      admin: createAdmin(parts, { payments, authorizations, orders, entitlements }),
+      admin: createAdmin(parts, { payments, authorizations, channels, orders, entitlements }),
       lanes: gateways?.lanes ?? lanesOfOthers,
       fault: lines.storage.fault,
       writable: lines.storage.writable,

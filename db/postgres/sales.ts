@@ -1,3 +1,4 @@
+import { type TotalsRow, totalsOf, totalsSql } from '../channels'
 import { postgres as dialect } from '../dialect'
 import {
   type AssetRow,
@@ -28,6 +29,7 @@ export function createSales({ commits, reader }: Pick<Parts, 'commits' | 'reader
     },
     requestsOf: (day) => reader.all(...positional(sql.requests, { day })),
     buyersOf: (span) => reader.all<BuyerRow>(...positional(sql.buyers, buyersIn(span))),
+    channels: async () => (await reader.all<TotalsRow>(totalsSql(dialect))).map(totalsOf),
     firstAt: async () => firstOf(await reader.one<FirstRow>(sql.first)),
     assets: () => reader.all<AssetRow>(sql.assets),
     addRequests: (day, counts, keptFrom) =>

@@ -49,6 +49,10 @@ export function createLedger(db: Db): Ledger {
   const parts = { db, group, statements, changes, riders, outbox, delivering }
   const payments = createPaymentReads(selects)
   const authorizations = createAuthorizations(group, own, createAuthorizationReads(selects))
+  const channels = createChannels(db, {
+    group,
+    insertCharged: (each) => insertCharged(parts, each),
+  })
   return {
     payments,
     transactions: createTransactionReads(selects),
@@ -58,7 +62,7 @@ export function createLedger(db: Db): Ledger {
     gas: statements.gas,
     answers: createAnswers(db),
     authorizations,
-    channels: createChannels(db, { group, insertCharged: (each) => insertCharged(parts, each) }),
+    channels,
     offers: createOffers(db),
     orders: orders.ledger,
     grants: grants.ledger,
@@ -67,7 +71,7 @@ export function createLedger(db: Db): Ledger {
     webhooks: createWebhooks(db, group, outbox),
     sales: createSales(db),
     admin: createAdmin(db, {
-      ...{ payments, authorizations, orders: orders.ledger },
+      ...{ payments, authorizations, channels, orders: orders.ledger },
       entitlements: entitlements.ledger,
     }),
     failures: ownFailures,

@@ -1,4 +1,5 @@
 import type { Database, Statement } from 'bun:sqlite'
+import { type TotalsRow, totalsOf, totalsSql } from '../channels'
 import { sqlite as dialect } from '../dialect'
 import {
   type AssetRow,
@@ -46,6 +47,7 @@ export function createSalesReads(sqlite: Database): SalesReads {
     ofSpan: async (span, query) => inOne(span, query),
     requestsOf: async (day) => all(sql.requests, { day }),
     buyersOf: async (span) => all(sql.buyers, buyersIn(span)),
+    channels: async () => all<TotalsRow>(totalsSql(dialect)).map(totalsOf),
     firstAt: async () => firstOf(all<FirstRow>(sql.first)[0]),
     assets: async () => all<AssetRow>(sql.assets),
   }

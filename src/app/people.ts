@@ -33,6 +33,8 @@ export function createPeople(config: Config, parts: AppParts, options: Options) 
     refusedRoutes: () => refusedOf(config, parts.refusals),
     otherHost: parts.middleware.otherHost,
     openCircuits: options.openOrigins,
+    channels: ledger.channels,
+    claimsOf: () => undefined,
     heldOrders: () => startedStock?.desk.held(),
     spentBudgets: parts.sponsoring.spent,
     storageFault: () => database.storage.fault(),

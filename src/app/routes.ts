@@ -108,6 +108,7 @@ export function createRoutes(on: Handlers): Routes {
   page('/admin/orders', ({ admin }, request) => admin.orders(request))
   page('/admin/merchants', ({ admin }, request) => admin.merchants(request))
   page('/admin/networks', ({ admin }, request) => admin.networks(request))
+  page('/admin/channels', ({ admin }, request) => admin.channels(request))
   page('/admin/grants', ({ admin }, request) => admin.grants(request))
   page('/admin/facilitator', ({ admin }, request) => admin.facilitator(request))
   page('/admin/webhooks', ({ admin }, request) => admin.webhooks(request))

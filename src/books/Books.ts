@@ -1,3 +1,4 @@
+import type { ChannelTotals } from '../../db/Channel'
 import {
   type AssetRow,
   noFigures,
@@ -47,6 +48,9 @@ export type Line = Group & { class: SalesClass; asset: Asset; figures: SalesFigu
 
 type Sum = Omit<Line, 'usd'>
 
+/** Open channels of a network now, whatever the period. `usd`: of what is unclaimed. */
+type ChannelLine = Omit<ChannelTotals, 'network'> & { asset: Asset; usd: bigint | undefined }
+
 type GasLine = { asset: Asset; kind: string; gasWei: bigint; usd: bigint | undefined }
 
 /** `failed`: requests with a credential that got a problem. */
@@ -69,6 +73,8 @@ export type Report = {
   totals: readonly Line[]
   /** Gas that is of no payment and no order. */
   otherGas: readonly GasLine[]
+  /** What is sold by channels and not on chain yet. */
+  channels: readonly ChannelLine[]
   /** Requests by route, merchant or day; one line for all requests by another grouping. */
   requests: readonly RequestLine[]
   /** Included transactions whose cost an earlier version did not store. */
@@ -85,6 +91,7 @@ export function create(by: By, assets: readonly AssetRow[]) {
   const totals = new Map<string, Sum>()
   const otherGas = new Map<string, Omit<GasLine, 'usd'>>()
   const requests = new Map<string, RequestLine>()
+  let channels: readonly ChannelLine[] = []
   let unknownGas = 0
 
   const addTo = (all: Map<string, Sum>, group: Group, row: SalesRow) => {
@@ -114,6 +121,13 @@ export function create(by: By, assets: readonly AssetRow[]) {
         otherGas.set(key, { asset, kind, gasWei: before + gasWei })
       }
     },
+    addChannels(totals: readonly ChannelTotals[]): void {
+      channels = totals.map(({ network, ...total }) => {
+        const newest = assets.find((each) => each.network === network)
+        const asset = assetOf(assets, network, newest?.address)
+        return { ...total, asset, usd: usdOf(total.unclaimedAtomic, asset) }
+      })
+    },
     /** Adds the counts of a UTC day. */
     addRequests(day: string, counts: readonly RequestCounts[]): void {
       for (const count of counts) {
@@ -140,6 +154,7 @@ export function create(by: By, assets: readonly AssetRow[]) {
       otherGas: [...otherGas.values()].map((line) => {
         return { ...line, usd: usdOfGas(line.gasWei, line.asset) }
       }),
+      channels,
       requests: [...requests.values()].sort(
         (a, b) => compare(a.day, b.day) || b.asked - a.asked || compare(nameOf(a), nameOf(b)),
       ),

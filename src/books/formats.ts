@@ -19,7 +19,7 @@ export function reportText(report: Report): string {
       ? []
       : ['Settled by the facilitator for other servers, not in the sums', ...table(by, settled)],
     gasNotes(report),
-    notes(totals),
+    [...notes(totals), ...channelNotes(report)],
     requests.length === 0 ? [] : requestTable(by, requests),
   ]
   return `${parts
@@ -120,6 +120,7 @@ const gasKinds: Readonly<Record<string, string>> = {
   approve: 'approves',
   cancel: 'cancelled account nonces',
   refund: 'refunds of payments',
+  channel: 'deposits, claims and refunds of channels',
 }
 
 function ether(wei: bigint): string {
@@ -182,6 +183,14 @@ function notes(totals: readonly Line[]): string[] {
   })
 }
 
+function channelNotes({ channels }: Report): string[] {
+  return channels.map(({ asset, channels: open, unclaimedAtomic, withdrawals }) => {
+    const sold = `${amountText(unclaimedAtomic, asset)} ${asset.symbol} on ${asset.networkName}`
+    const ending = withdrawals > 0 ? `, ${count(withdrawals, 'withdrawal')}` : ''
+    return `Sold by channels and not on chain yet: ${sold} (${count(open, 'open channel')}${ending}).`
+  })
+}
+
 function count(times: number, what: string): string {
   return `${times} ${what}${times === 1 ? '' : 's'}`
 }
@@ -231,6 +240,15 @@ export function reportJson({ by, from, to, ...report }: Report): string {
       kind,
       gasWei: String(gasWei),
       gasUsd: usd === undefined ? undefined : usdText(usd),
+    })),
+    channels: report.channels.map(({ asset, usd, unclaimedAtomic, ...line }) => ({
+      network: asset.network,
+      asset: asset.address,
+      symbol: asset.symbol,
+      decimals: asset.decimals,
+      ...line,
+      unclaimedAtomic: String(unclaimedAtomic),
+      unclaimedUsd: usd === undefined ? undefined : usdText(usd),
     })),
     unknownGas: report.unknownGas,
     requests: report.requests,
@@ -300,15 +318,18 @@ const columns = [
   'requests_again',
   'requests_pass',
   'requests_trial',
+  'open_channels',
+  'unclaimed_atomic',
+  'unclaimed_usd',
 ] as const
 
 type Row = Partial<Record<(typeof columns)[number], string | number | bigint | undefined>>
 
 /**
  * The report as CSV (RFC 4180) with one header. A line is of the class `sale`, `own`,
- * `facilitator`, `gas` (grants and other transactions without a payment) or `requests`.
+ * `facilitator`, `gas` (grants and other transactions without a payment), `channels` or `requests`.
  */
-export function reportCsv({ lines, otherGas, requests }: Report): string {
+export function reportCsv({ lines, otherGas, channels, requests }: Report): string {
   const rows: Row[] = [
     ...lines.map(({ class: of, asset, figures, usd, ...group }) => ({
       class: of,
@@ -332,6 +353,13 @@ export function reportCsv({ lines, otherGas, requests }: Report): string {
       network_name: networkName,
       gas_wei: gasWei,
       gas_usd: usd === undefined ? undefined : usdText(usd),
+    })),
+    ...channels.map(({ asset, channels: open, unclaimedAtomic, usd }) => ({
+      class: 'channels',
+      ...ofAsset(asset),
+      open_channels: open,
+      unclaimed_atomic: unclaimedAtomic,
+      unclaimed_usd: usd === undefined ? undefined : usdText(usd),
     })),
     ...requests.map(({ asked, paid, failed, free, ...group }) => ({
       class: 'requests',

@@ -31,6 +31,7 @@ export type ReadOptions = {
 export async function readBooks(options: ReadOptions): Promise<Books.Report> {
   const { sales, by, from, to, attempts, linesMax = Number.POSITIVE_INFINITY } = options
   const books = Books.create(by, await sales.assets())
+  books.addChannels(await sales.channels())
   const query = { byPayer: by === 'payer', redeemable: { now: to, ...attempts } }
   const inParts = createParts()
   for (const day of await daysOf(options)) {

@@ -16,6 +16,7 @@ import { sales } from '../../src/cli/operate/sales'
 import { account } from '../../src/demo/accounts'
 import * as Problem from '../../src/protocol/Problem'
 import { dayMs, hourMs } from '../../src/protocol/Time'
+import { insertChannel, insertPayment } from '../harness/admin'
 import { exitCode } from '../harness/command'
 import { countsOf } from '../harness/requests'
 import { temporary } from '../harness/settlement'
@@ -225,10 +226,46 @@ merchant  402  paid  failed  paid of 402  trial  pass
 shop        8     3       1       37.5 %      6     7
 trial, pass: answers without a further payment.
 `)
-    expect((await run({ csv: true })).text).toContain(',8,3,1,,,,,7,6\r\n')
+    expect((await run({ csv: true })).text).toContain(',8,3,1,,,,,7,6,,,\r\n')
     expect(JSON.parse((await run({ json: true })).text).requests).toEqual([
       { merchant: 'shop', asked: 8, paid: 3, failed: 1, free: { pass: 7, trial: 6 } },
     ])
+  })
+
+  test('payments by channels are sales, and what is not on chain stands below, with their gas', async () => {
+    await describeNetwork()
+    const ledger = createLedger(db)
+    const open = { claimedAtomic: 2_000n, withdrawAt: at }
+    const id = await insertChannel({ ledger, db }, { salt: 1, charged: 12_000n, at, ...open })
+    for (const base of [0n, 5_000n]) insertPayment(db, { at: at - 1_000, channel: { id, base } })
+    const { id: job, hash: claim } = insertPayment(db, { at: at - 1_000 })
+    for (const [table, key] of [
+      ['transaction_members', 'payment_id'],
+      ['payments', 'id'],
+    ])
+      db.sqlite.run(`DELETE FROM ${table} WHERE ${key} = ?`, [job])
+    const cost = "UPDATE transactions SET kind = 'channel', cost_wei = ? WHERE hash = ?"
+    db.sqlite.run(cost, ['25000000000000', claim])
+    const { text } = await run({})
+    expect(text).toMatch(/^shop +Base +USDC +2 +0\.010000 +0\.010000 /m)
+    expect(text).toContain(
+      'Sold by channels and not on chain yet: 0.010000 USDC on Base (1 open channel, 1 withdrawal).',
+    )
+    expect(text).toContain(
+      'Not in the sums: deposits, claims and refunds of channels on Base, 0.000025 ETH, 0.100000 USD.',
+    )
+    const json = JSON.parse((await run({ json: true })).text)
+    expect(json.channels).toEqual([
+      {
+        ...{ network: 'eip155:8453', asset, symbol: 'USDC', decimals: 6, channels: 1 },
+        ...{ withdrawals: 1, unclaimedAtomic: '10000', unclaimedUsd: '0.010000' },
+      },
+    ])
+    expect((await run({ csv: true })).text).toContain(',1,10000,0.010000\r\n')
+    // A channel is never deleted. One without money is not open.
+    const all = { balanceAtomic: 12_000n, claimedAtomic: 12_000n, refundNonce: 0n }
+    await ledger.channels.sync(id, { ...all, withdrawAt: undefined }, at)
+    expect((await run({})).text).not.toContain('not on chain yet')
   })
 
   test('sums above 2^63 are exact, and a cost of an earlier version is reported as unknown', async () => {
@@ -295,8 +332,8 @@ describe('CSV', () => {
     const { text } = await run({ csv: true })
     expect(text).toBe(
       [
-        'class,day,merchant,route,payer,network,network_name,asset,symbol,decimals,payments,paid_atomic,delivered_atomic,undelivered_payments,undelivered_atomic,redeemable_payments,redeemable_atomic,refunded_atomic,swapped_atomic,pending_payments,pending_atomic,lost_payments,lost_atomic,gas_wei,gas_usd,profit_usd,loss_usd,requests_402,requests_paid,requests_failed,revenue_usd,swapped_usd,refunded_payments,requests_again,requests_pass,requests_trial',
-        `sale,,shop,,,eip155:8453,Base,${asset},USDC,6,1,5000,5000,0,0,0,0,0,0,0,0,0,0,250000000000000,1.000000,0.000000,0.995000,,,,0.005000,0.000000,0,,,`,
+        'class,day,merchant,route,payer,network,network_name,asset,symbol,decimals,payments,paid_atomic,delivered_atomic,undelivered_payments,undelivered_atomic,redeemable_payments,redeemable_atomic,refunded_atomic,swapped_atomic,pending_payments,pending_atomic,lost_payments,lost_atomic,gas_wei,gas_usd,profit_usd,loss_usd,requests_402,requests_paid,requests_failed,revenue_usd,swapped_usd,refunded_payments,requests_again,requests_pass,requests_trial,open_channels,unclaimed_atomic,unclaimed_usd',
+        `sale,,shop,,,eip155:8453,Base,${asset},USDC,6,1,5000,5000,0,0,0,0,0,0,0,0,0,0,250000000000000,1.000000,0.000000,0.995000,,,,0.005000,0.000000,0,,,,,,`,
         '',
       ].join('\r\n'),
     )

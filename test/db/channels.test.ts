@@ -173,6 +173,11 @@ describe('a charge', () => {
     const pass = await ledger.entitlements.findByPayment(id)
     expect(pass).toMatchObject({ id: Entitlement.idOf('pass', id), until: at + 60_006 })
     expect(countOf('webhooks', `subject = '${id}' AND type = 'payment.confirmed'`)).toBe(1)
+    const [told] = await ledger.webhooks.list(1)
+    expect(JSON.parse(told?.body ?? '').data).toMatchObject({
+      ...{ scheme: 'channel', channel: channel.id, amountAtomic: '60' },
+      ...{ transaction: null, logIndex: null, blockNumber: null },
+    })
     // No reorganisation, no recovery and no refund takes it for a transaction.
     const ids = (all: readonly { id: string }[]) => all.map((each) => each.id)
     expect(ids(await ledger.payments.unfinished())).not.toContain(id)

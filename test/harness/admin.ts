@@ -1,3 +1,5 @@
+import type { Hex } from 'viem'
+import type { OnChain } from '../../db/Channel'
 import type { Ledger } from '../../db/Ledger'
 import { createLedger } from '../../db/sqlite/ledger'
 import { type Db, openInMemory } from '../../db/sqlite/open'
@@ -8,6 +10,7 @@ import { createBudget } from '../../src/http/body'
 import { errors } from '../../src/http/problem'
 import { createRateLimit } from '../../src/http/rate-limit'
 import { createLog } from '../../src/log'
+import * as Channel from '../../src/protocol/Channel'
 import { createSessions } from '../../src/web/admin/sessions'
 import type { AdminSources } from '../../src/web/admin/sources'
 import { createAdminPages } from '../../src/web/admin/start'
@@ -102,6 +105,8 @@ function sourcesOf(ledger: Ledger, now: () => number): AdminSources {
       waitOf: () => undefined,
       stuck: () => [],
     },
+    channels: ledger.channels,
+    claimsOf: () => undefined,
     heldOrders: () => undefined,
     spentBudgets: async () => [],
     storageFault: () => undefined,
@@ -140,6 +145,7 @@ function routesOf(admin: Admin, app: ReturnType<typeof errors>) {
     .get('/admin/orders', ({ request }) => admin.orders(request))
     .get('/admin/merchants', ({ request }) => admin.merchants(request))
     .get('/admin/networks', ({ request }) => admin.networks(request))
+    .get('/admin/channels', ({ request }) => admin.channels(request))
     .get('/admin/grants', ({ request }) => admin.grants(request))
     .get('/admin/facilitator', ({ request }) => admin.facilitator(request))
     .get('/admin/webhooks', ({ request }) => admin.webhooks(request))
@@ -205,6 +211,8 @@ export type Inserted = {
   isDelivered?: boolean
   /** Texts that a buyer chooses. */
   text?: string
+  /** Charged to this channel, with this base, in place of a transaction. */
+  channel?: { id: string; base: bigint }
 }
 
 const asset = '0x833589fCD6eDb6E08f4c7C32D4f71b54bdA02913'
@@ -215,49 +223,80 @@ let serial = 0
 export function insertPayment(db: Db, options: Inserted): { id: string; hash: string } {
   const { at, merchant = 'shop', route = '/item', amount = '5000', product = 'gateway' } = options
   const { payer = '0x70997970C51812dc3A010C7d01b50e0d17dc79C8', state = 'confirmed' } = options
-  const { isDelivered = state === 'confirmed', text = 'text' } = options
+  const { isDelivered = state === 'confirmed', text = 'text', channel } = options
   const digits = String(++serial).padStart(20, '0')
   const hash = `0x${digits.padStart(64, '0')}`
   const id = `pay_${at.toString(16).padStart(12, '0')}${digits}`
   const isIn = state === 'confirmed'
-  db.sqlite.run(
-    `INSERT INTO transactions (hash, network, relayer, nonce, kind, product, "to", raw, gas_limit,
+  if (channel === undefined)
+    db.sqlite.run(
+      `INSERT INTO transactions (hash, network, relayer, nonce, kind, product, "to", raw, gas_limit,
       max_fee_wei, max_tip_wei, state, created_at, first_sent_at, block_number, cost_wei)
      VALUES (?, 'eip155:8453', ?, ?, 'payment', ?, ?, '0x02', '1', '1', '1', ?, ?, ?, ?, ?)`,
-    [
-      hash,
-      relayer,
-      // Above the nonces of a chain of a test.
-      1_000_000 + serial,
-      product,
-      asset,
-      isIn ? 'mined' : 'sent',
-      at,
-      at,
-      isIn ? 1 : null,
-      isIn ? '1000000000000' : null,
-    ],
-  )
+      [
+        hash,
+        relayer,
+        // Above the nonces of a chain of a test.
+        1_000_000 + serial,
+        product,
+        asset,
+        isIn ? 'mined' : 'sent',
+        at,
+        at,
+        isIn ? 1 : null,
+        isIn ? '1000000000000' : null,
+      ],
+    )
   db.sqlite.run(
     `INSERT INTO payments (id, method, network, chain_id, asset, payer, payee, amount_atomic, nonce,
       valid_after, valid_before, signature, product, protocol, merchant, route, fingerprint, resource,
       bound, received_at, known_block, state, transaction_hash, log_index, block_number, confirmed_at,
       created_at, delivery, attempts, delivered_at, idempotency_key, challenge_id)
-     VALUES (?, 'eip3009', 'eip155:8453', 8453, ?, ?, ?, ?, ?, '0', '1', '0x', ?, 'mpp', ?, ?,
+     VALUES (?, ?, 'eip155:8453', 8453, ?, ?, ?, ?, ?, '0', '1', '0x', ?, ?, ?, ?,
       'f', ?, 1, ?, 1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
     [
-      ...[id, asset, payer, payee, amount, hash, product, merchant, route, text, at, state, hash],
-      ...(isIn ? [0, 1, at] : [null, null, null]),
+      ...[id, channel ? 'channel' : 'eip3009', asset, payer, payee, amount],
+      channel ? Channel.nonceOf(channel.id as Hex, channel.base) : hash,
+      ...[product, channel ? 'x402' : 'mpp', merchant, route, text, at, state, channel?.id ?? hash],
+      ...(isIn && !channel ? [0, 1] : [null, null]),
+      isIn ? at : null,
       at,
       ...(isDelivered ? ['delivered', 1, at] : ['none', 0, null]),
       ...[text, text],
     ],
   )
-  db.sqlite.run('INSERT INTO transaction_members VALUES (?, 0, ?)', [hash, id])
+  if (channel === undefined)
+    db.sqlite.run('INSERT INTO transaction_members VALUES (?, 0, ?)', [hash, id])
   return { id, hash }
 }
 
 const payee = '0x14dC79964da2C08b23698B3D3cc7Ca32193d9955'
+
+/** Inserts a channel of these payments with what it was charged; returns its id. */
+export async function insertChannel(
+  { ledger, db }: { ledger: Ledger; db: Db },
+  options: { salt: number; charged: bigint; at: number } & Partial<OnChain>,
+): Promise<Hex> {
+  const { salt, charged, at, ...state } = options
+  const config: Channel.Config = {
+    payer: '0x70997970C51812dc3A010C7d01b50e0d17dc79C8',
+    payerAuthorizer: '0x70997970C51812dc3A010C7d01b50e0d17dc79C8',
+    receiver: payee,
+    receiverAuthorizer: relayer,
+    token: asset,
+    withdrawDelay: 86_400,
+    salt: `0x${salt.toString(16).padStart(64, '0')}`,
+  }
+  const id = Channel.idOf(config, 8453)
+  const none = { balanceAtomic: 1_000_000n, claimedAtomic: 0n, withdrawAt: undefined }
+  const onChain = { ...none, refundNonce: 0n, ...state }
+  await ledger.channels.insert({ id, network: 'eip155:8453', config }, onChain, at)
+  db.sqlite.run(
+    'UPDATE channels SET charged_atomic = ?, signed_atomic = ?, signature = ? WHERE id = ?',
+    [String(charged), String(charged), '0x01', id],
+  )
+  return id
+}
 
 /** Describes the asset of these payments. */
 export async function describeAsset({ sales }: Ledger, now: number, name = 'Base'): Promise<void> {

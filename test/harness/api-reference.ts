@@ -179,6 +179,7 @@ const endpoints: Readonly<Record<string, readonly Endpoint[]>> = {
     { path: '/admin/orders', methods: 'GET', request: '`before`', answer: 'stock orders' },
     { path: '/admin/merchants', methods: 'GET', request: '', answer: 'merchants with figures' },
     { path: '/admin/networks', methods: 'GET', request: '', answer: 'relayers, fees, budgets' },
+    { path: '/admin/channels', methods: 'GET', request: '`before`', answer: 'payment channels' },
     { path: '/admin/grants', methods: 'GET', request: '', answer: 'grants of the sponsor' },
     { path: '/admin/facilitator', methods: 'GET', request: '', answer: 'settlements by payee' },
     { path: '/admin/webhooks', methods: 'GET', request: '', answer: 'endpoints and messages' },

@@ -175,6 +175,7 @@ const paths = () => [
   '/admin/orders',
   '/admin/merchants',
   '/admin/networks',
+  '/admin/channels',
   '/admin/grants',
   '/admin/facilitator',
   '/admin/configuration',
@@ -219,6 +220,7 @@ const coloured = [
   '/admin/webhooks',
   '/admin/payments',
   '/admin/networks',
+  '/admin/channels',
   '/admin/orders',
 ]
 

@@ -24,6 +24,7 @@ const paths = [
   '/admin/orders',
   '/admin/merchants',
   '/admin/networks',
+  '/admin/channels',
   '/admin/grants',
   '/admin/facilitator',
   '/admin/configuration',

@@ -1,6 +1,6 @@
 import { Type } from '@sinclair/typebox'
 import type { Authorization } from '../../../db/Authorization'
-import type { Payment } from '../../../db/Payment'
+import { type Payment, placeOf } from '../../../db/Payment'
 import type { RefundLedger } from '../../../db/Refund'
 import * as Crypto from '../../protocol/Crypto'
 import * as Problem from '../../protocol/Problem'
@@ -26,6 +26,9 @@ export const paymentAnswer = Type.Object({
   state: Type.String({ description: 'of the payment; before, that of the authorization by use' }),
   amount: Type.Optional(Type.String({ description: 'what was charged' })),
   ...{ transaction: text, network: text, asset: text, payer: text, payTo: text, resource: text },
+  channel: Type.Optional(
+    Type.String({ description: 'of a payment by channel, in place of a transaction' }),
+  ),
   ceiling: Type.Optional(Type.String({ description: 'what was signed for an answer by use' })),
   units: Type.Optional(Type.Object({}, { description: 'what it has used' })),
   refund: Type.Optional(Refunds.schema),
@@ -86,6 +89,7 @@ function describe({ id, state, transfer, purpose, charge }: Authorization) {
 }
 
 /** Members that replace those of the authorization. */
-function settled({ id, state, transfer, transaction }: Payment) {
-  return { id, state, amount: String(transfer.amountAtomic), transaction }
+function settled(payment: Payment) {
+  const { id, state, transfer } = payment
+  return { id, state, amount: String(transfer.amountAtomic), ...placeOf(payment) }
 }

@@ -1,3 +1,4 @@
+import type { Channel } from '../../../db/Channel'
 import type { Pending } from '../../../db/payment-reads'
 import type { NetworkConfig } from '../../config/Config'
 import { scrub } from '../../log'
@@ -5,8 +6,9 @@ import type { Details } from '../../settlement/state/availability'
 import { type Html, html } from '../html'
 import type { Tone } from '../parts'
 import { qr } from '../qr'
+import { deadlineOf, unclaimedOf, withdrawalsMax } from './channels'
 import type { Sum } from './figures'
-import { coin, coinAndUsd, duration, percent } from './parts'
+import { amount, coin, coinAndUsd, duration, percent } from './parts'
 import type { AdminContext } from './sources'
 
 type Priced = Pick<NetworkConfig, 'name' | 'ethPriceUsd'>
@@ -42,7 +44,8 @@ export async function attentionOf(context: AdminContext, missing: Missing): Prom
   const networks = sources.networks()
   const of = (id: string) =>
     config.networks.find((each) => each.id === id) ?? { name: id, ethPriceUsd: 0 }
-  const [held, sponsors, pauses, pending] = [
+  const [withdrawals, held, sponsors, pauses, pending] = [
+    await sources.channels.withdrawals(withdrawalsMax),
     (await sources.heldOrders()) ?? [],
     await sources.spentBudgets(),
     await sources.ledger.pauses(),
@@ -57,6 +60,7 @@ export async function attentionOf(context: AdminContext, missing: Missing): Prom
         link: [`/admin/orders#${id}`, 'See the order'],
       }),
     ),
+    ...config.networks.flatMap((network) => channelsOf(network, withdrawals, context)),
     ...undeliveredOf(missing),
     ...sources.refunds.stuck().map(({ network, account, reason, payments: count }) =>
       bad(
@@ -130,6 +134,42 @@ function undeliveredOf({ undelivered, redeemable }: Missing): (Attention | undef
     lost > 0 ? bad(word, lostText, sendBack, { link }) : undefined,
     redeemable > 0 ? bad(word, openText, repair, { link }) : undefined,
   ]
+}
+
+/** Channels that are being withdrawn, and claims that are late. */
+function channelsOf(
+  { id, name, asset }: NetworkConfig,
+  withdrawals: readonly Channel[],
+  { claimsOf, now }: AdminContext,
+): Attention[] {
+  const [first, ...others] = withdrawals.filter(({ network }) => network === id)
+  const link = ['/admin/channels', 'See the channels'] as const
+  const found: Attention[] = []
+  if (first !== undefined) {
+    const all = [first, ...others]
+    const unclaimed = all.reduce((sum, each) => sum + unclaimedOf(each), 0n)
+    const ends = Math.min(...all.map((each) => deadlineOf(each) ?? 0))
+    const what = `${all.length === 1 ? '1 channel' : `${all.length} channels`} on ${name}: ${amount(unclaimed, asset)} not claimed yet`
+    const claimed = 'The service claims that before. Keep gas on the relayers.'
+    found.push(
+      unclaimed === 0n
+        ? fair('withdrawal', what, 'Nothing to do: the buyers take what is theirs.', { link })
+        : bad('withdrawal', what, `The first ends in ${duration(ends - now())}. ${claimed}`, {
+            link,
+          }),
+    )
+  }
+  const late = claimsOf(id)?.late
+  if (late !== undefined)
+    found.push(
+      bad(
+        'claims late',
+        `Vouchers on ${name} are not claimed for ${duration(now() - late.since)}`,
+        `${scrub(late.reason)}. Above unclaimed_max no voucher is taken.`,
+        { link },
+      ),
+    )
+  return found
 }
 
 function payments(count: number): string {

@@ -32,7 +32,7 @@ ${facts([
   ['Hash of the file', html`<code class="hash">${hash}</code>`],
 ])}
 <h2>Secrets</h2>
-<p>These come from the environment or from the data directory, and are never shown: <code>RELAYER_KEYS</code>, <code>DESK_KEY</code>, <code>REFUND_KEY</code>, <code>CHALLENGE_SECRETS</code>, <code>RECEIPT_KEY</code>, <code>ADMIN_TOKEN</code>.</p>
+<p>These come from the environment or from the data directory, and are never shown: <code>RELAYER_KEYS</code>, <code>DESK_KEY</code>, <code>REFUND_KEY</code>, <code>RECEIVER_AUTHORIZER_KEY</code>, <code>CHALLENGE_SECRETS</code>, <code>RECEIPT_KEY</code>, <code>ADMIN_TOKEN</code>.</p>
 <h2>Networks</h2>
 ${networks.map(
   (network) => html`<details><summary>${network.name} (${network.id})</summary>

@@ -13,6 +13,7 @@ const pages = [
   { path: '/admin/orders', text: 'Orders' },
   { path: '/admin/merchants', text: 'Merchants' },
   { path: '/admin/networks', text: 'Networks' },
+  { path: '/admin/channels', text: 'Channels' },
   { path: '/admin/grants', text: 'Grants' },
   { path: '/admin/facilitator', text: 'Facilitator' },
   { path: '/admin/webhooks', text: 'Webhooks' },
@@ -50,6 +51,7 @@ function pagesOf(
   const unused: readonly AdminPath[] = [
     ...(stock === undefined ? (['/admin/orders'] as const) : []),
     ...(networks.some(({ sponsor }) => sponsor) ? [] : (['/admin/grants'] as const)),
+    ...(networks.some(({ channels }) => channels) ? [] : (['/admin/channels'] as const)),
     // By default it settles for the own payouts alone, without keys.
     ...(facilitator.payTo === 'own' && facilitator.apiKeyHashes.length === 0
       ? (['/admin/facilitator'] as const)

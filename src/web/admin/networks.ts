@@ -71,6 +71,7 @@ ${facts([
       : 'the nodes are asked again and again; ws_url in the file is faster',
   ],
   ['Nodes', details.hosts.join(', ')],
+  ['Channels', network.channels && html`<a href="/admin/channels">See the channels</a>`],
 ])}
 <p class="quiet">A relayer is an account of this service that sends payments and pays their gas.</p>
 ${relayers(network, details)}

@@ -46,7 +46,7 @@ function searchForm({ merchants, stock }: Config, search: Search): Html {
   const option = (value: string, text: string, isChosen: boolean) =>
     html`<option value="${value}"${isChosen && selected}>${text}</option>`
   return html`<form class="search" method="get" action="/admin/payments" role="search">
-<label class="broad">Id, transaction or payer <input name="q" value="${search.q ?? ''}" maxlength="80" autocomplete="off" spellcheck="false"></label>
+<label class="broad">Id, transaction, channel or payer <input name="q" value="${search.q ?? ''}" maxlength="80" autocomplete="off" spellcheck="false"></label>
 <label>Merchant <select name="merchant">${option('', 'all', search.merchant === undefined)}${slugs.map((slug) => option(slug, slug, search.merchant === slug))}</select></label>
 <label>Route <input name="route" value="${search.route ?? ''}" maxlength="300" placeholder="/forecast" autocomplete="off"></label>
 <label>State <select name="state">${option('', 'all', search.state === undefined)}${outcomes.map((each) => option(each, outcomeWord(each), search.state === each))}</select></label>
@@ -115,8 +115,9 @@ const csv: readonly Csv[] = [
   ['payer', ({ payer }) => payer],
   ['payee', ({ payee }) => payee],
   ['protocol', ({ protocol }) => protocol],
-  ['transaction', ({ transaction }) => transaction],
+  ['transaction', ({ method, transaction }) => (method === 'channel' ? undefined : transaction)],
   ['upstream_status', ({ upstreamStatus }) => upstreamStatus],
+  ['channel', ({ method, transaction }) => (method === 'channel' ? transaction : undefined)],
 ]
 
 /** The lines of a search as CSV (RFC 4180); no cell is a formula. */
@@ -144,7 +145,8 @@ export const searchQuery = Type.Object({
   q: Type.Optional(
     Type.String({
       maxLength: 80,
-      description: 'id of a payment or an order, hash of a transaction, or address of a payer',
+      description:
+        'id of a payment, an order or a channel, hash of a transaction, or address of a payer',
       fault: 'is longer than an id, a hash or an address',
     }),
   ),
@@ -212,11 +214,12 @@ export async function findPayments(
 }
 
 const hint =
-  'Write an id such as pay_... or ord_..., a transaction (0x and 64 digits) or a payer (0x and 40 digits).'
+  'Write an id such as pay_... or ord_..., a transaction or a channel (0x and 64 digits) or a payer (0x and 40 digits).'
 
 /** Ids of the payments that a text names; undefined when it is none of the known forms. */
 async function idsOf(ledger: AdminLedger, text: string): Promise<readonly string[] | undefined> {
-  if (/^0x[0-9a-f]{64}$/i.test(text)) return ledger.inTransaction(text as Hex)
+  if (/^0x[0-9a-f]{64}$/i.test(text))
+    return (await ledger.inChannel(text as Hex, pageLength)) ?? ledger.inTransaction(text as Hex)
   if (/^pay_[0-9a-f]{1,40}$/.test(text)) return [text]
   if (!/^ord_[0-9a-f]{1,40}$/.test(text)) return undefined
   const payment = await ledger.paymentOfOrder(text)

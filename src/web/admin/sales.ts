@@ -33,6 +33,7 @@ function earned(report: Books.Report, by: Books.By): Html {
 <div><dt>Payments</dt><dd>${figure(sum.payments)}</dd></div>
 ${sum.refunds > 0 && html`<div><dt>Payments refunded</dt><dd>${figure(sum.refunds)}</dd></div>`}
 ${freeOf(report).map(([name, times]) => times > 0 && html`<div><dt>${name}</dt><dd>${figure(times)}</dd></div>`)}
+${report.channels.map(({ asset, usd: unclaimed }) => html`<div><dt><a href="/admin/channels">Not on chain yet</a>, ${asset.networkName}</dt><dd>${usd(unclaimed)}</dd></div>`)}
 </dl>
 <h2>${by === 'payer' ? 'Top payers' : `By ${by}`}</h2>
 ${salesTable('Sales', by, lines)}

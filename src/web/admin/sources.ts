@@ -1,4 +1,5 @@
 import type { AdminLedger, Pause } from '../../../db/admin'
+import type { ChannelLedger } from '../../../db/Ledger'
 import type { Order } from '../../../db/Order'
 import type { Payment } from '../../../db/Payment'
 import type { Pending } from '../../../db/payment-reads'
@@ -8,6 +9,7 @@ import type { WebhookLedger } from '../../../db/webhooks'
 import type { Ranges } from '../../books/ranges'
 import type { Recent } from '../../books/read'
 import type { Config, Merchant } from '../../config/Config'
+import type * as Network from '../../protocol/Network'
 import type { Refunds } from '../../refunds/refunds'
 import type { Details } from '../../settlement/state/availability'
 import type { Html } from '../html'
@@ -29,6 +31,9 @@ export type AdminSources = {
   findPayment(id: string): Promise<Payment | undefined>
   refunds: Pick<Refunds, 'account' | 'find' | 'canRefund' | 'waitOf' | 'stuck'> &
     Pick<RefundLedger, 'list'>
+  channels: Pick<ChannelLedger, 'find' | 'list' | 'totals' | 'withdrawals'>
+  /** The claims of a network; undefined where this process makes none. */
+  claimsOf(network: Network.Id): Claims | undefined
   /** Orders that wait for the operator; undefined where there is no stock desk. */
   heldOrders(): Promise<readonly Order[]> | undefined
   /** Networks whose budget for sponsoring is spent. */
@@ -52,6 +57,14 @@ export type AdminSources = {
 
 /** What a page is made from. */
 export type AdminContext = AdminSources & { config: Config }
+
+/** Claims of payment channels. */
+type Claims = {
+  /** When what is unclaimed is claimed next, unix ms. */
+  nextAt: number
+  /** Why claims that are due are not made, and since when (unix ms). */
+  late: { reason: string; since: number } | undefined
+}
 
 export type MerchantState = {
   merchant: Merchant

@@ -4,6 +4,7 @@ import * as Problem from '../../protocol/Problem'
 import * as Schema from '../../protocol/Schema'
 import { type Html, html } from '../html'
 import { actionFields, actionOf, confirmPage } from './actions'
+import { channelsPage } from './channels'
 import { configurationPage } from './configuration'
 import {
   type AdminPage,
@@ -112,6 +113,7 @@ export function createAdminPages(
     orders: shown('/admin/orders', ordersPage),
     merchants: shown('/admin/merchants', merchantsPage),
     networks: shown('/admin/networks', networksPage),
+    channels: shown('/admin/channels', channelsPage),
     grants: shown('/admin/grants', grantsPage),
     facilitator: shown('/admin/facilitator', facilitatorPage),
     webhooks: shown('/admin/webhooks', webhooksPage),

@@ -2,13 +2,14 @@ import type { Authorization } from '../../../db/Authorization'
 import type { Story, StoryTransaction } from '../../../db/admin'
 import type { Entitlement } from '../../../db/Entitlement'
 import type { Order } from '../../../db/Order'
-import type { Payment } from '../../../db/Payment'
+import { type Payment, schemeOf } from '../../../db/Payment'
 import type { Refund } from '../../../db/Refund'
 import type { Config } from '../../config/Config'
 import { attemptsMax, isExhausted } from '../../paywall/answer/undelivered'
 import { publicFacts } from '../chains'
 import { type Html, html } from '../html'
 import { badge, type Tone } from '../parts'
+import { channelOf } from './channels'
 import { type Names, readNames } from './names'
 import { coin, duration, facts, gwei, table, time } from './parts'
 import { refundOf } from './refunds'
@@ -24,6 +25,8 @@ export async function storyPage(context: AdminContext, id: string): Promise<Html
   const { payment, authorization, order, entitlement } = story
   const explorer = explorerOf(config, payment)
   const refund = payment && (await context.refunds.find(id))
+  const channel =
+    payment && isOfChannel(payment) ? await context.channels.find(payment.transaction) : undefined
   return html`<p><a href="/admin/payments">All payments</a></p>
 <h1>Payment${payment && html` of ${names.amount(payment.transfer.amountAtomic, payment.transfer)}`}</h1>
 <p>${payment && html`For <strong>${purchaseOf(payment)}</strong> on ${names.network(payment.transfer.network)}. `}<code class="hash">${id}</code></p>
@@ -33,11 +36,15 @@ ${payment && (await refundOf(context, payment, names))}
 <h2>What happened</h2>
 ${steps(story, explorer, now)}
 ${payment && offerOf(payment, names, explorer)}
+${channel && channelOf(channel, { names, at: now })}
 ${authorization && chargeOf(authorization, names)}
 ${order && payment && orderOf(order, payment, names)}
 ${entitlement && entitlementOf(entitlement, now)}
-<h2>Transactions</h2>
-${transactionsOf(story.transactions, explorer)}
+${
+  (channel === undefined || story.transactions.length > 0) &&
+  html`<h2>Transactions</h2>
+${transactionsOf(story.transactions, explorer)}`
+}
 ${payment && deliveryOf(payment, story, now)}`
 }
 
@@ -139,7 +146,9 @@ function receivedStep({ id, purpose, createdAt }: Payment): Step {
 
 function laterSteps(payment: Payment, explorer: Explorer, now: number): (Step | undefined)[] {
   const { confirmedAt, blockNumber, transaction, logIndex, state } = payment
-  const text = html`The transfer is in block ${String(blockNumber ?? '')}, transaction ${explorer.transaction(transaction)}, log ${logIndex ?? ''}.`
+  const text = isOfChannel(payment)
+    ? html`Its channel was charged. The voucher of the channel is claimed later, with others.`
+    : html`The transfer is in block ${String(blockNumber ?? '')}, transaction ${explorer.transaction(transaction)}, log ${logIndex ?? ''}.`
   const ended = payment.nonceUsed
     ? 'The chain shows that its nonce was used or cancelled by something else.'
     : 'Its time ended before it was settled.'
@@ -172,12 +181,11 @@ function deliveryStep(payment: Payment, now: number): Step | undefined {
   return [undefined, 'bad', 'not delivered', `${reasonOf(payment)} ${more}`]
 }
 
-function offerOf(
-  { transfer, purpose, createdAt }: Payment,
-  names: Names,
-  explorer: Explorer,
-): Html {
-  const { network, asset, amountAtomic, payer, payee, method, upto, validBefore, nonce } = transfer
+function offerOf(payment: Payment, names: Names, explorer: Explorer): Html {
+  const { transfer, purpose, createdAt } = payment
+  const { network, asset, amountAtomic, payer, payee, method, validBefore, nonce } = transfer
+  const scheme = schemeOf(payment)
+  const isSigned = scheme !== 'channel'
   return html`<h2>Offer and credential</h2>
 ${facts([
   ['Paid for', purpose.merchant === '' ? purpose.product : `${purpose.merchant}${purpose.route}`],
@@ -186,9 +194,9 @@ ${facts([
   ['Network', names.network(network)],
   ['Payer', explorer.account(payer)],
   ['Payee', explorer.account(payee)],
-  ['Protocol', `${purpose.protocol}, ${upto === undefined ? 'exact' : 'upto'}, ${method}`],
-  ['Nonce', html`<code>${nonce}</code>`],
-  ['Valid until', time(secondsOf(validBefore, createdAt))],
+  ['Protocol', [purpose.protocol, scheme, ...(isSigned ? [method] : [])].join(', ')],
+  ['Nonce', isSigned ? html`<code>${nonce}</code>` : undefined],
+  ['Valid until', isSigned ? time(secondsOf(validBefore, createdAt)) : undefined],
   ['Challenge', purpose.challengeId && html`<code>${purpose.challengeId}</code>`],
   ['Idempotency key', purpose.idempotencyKey && html`<code>${purpose.idempotencyKey}</code>`],
   ['Bound to this service', purpose.bound ? 'yes' : 'no'],
@@ -277,10 +285,15 @@ ${facts([
   [
     'Receipt',
     payment.state === 'confirmed'
-      ? html`of transaction <code>${payment.transaction}</code>; the buyer has it in a header of the answer`
+      ? html`of ${isOfChannel(payment) ? 'channel' : 'transaction'} <code>${payment.transaction}</code>; the buyer has it in a header of the answer`
       : 'none: the payment is not confirmed',
   ],
 ])}`
+}
+
+/** Whether it is a part of a voucher, which has no transaction of its own. */
+function isOfChannel(payment: Payment): boolean {
+  return schemeOf(payment) === 'channel'
 }
 
 /** Whether a confirmed payment at the gateway has no delivered answer. */
