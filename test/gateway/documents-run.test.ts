@@ -33,6 +33,7 @@ const expected: Readonly<Record<string, readonly RegExp[]>> = {
     /signed by/,
     /request {6}sha256 [0-9a-f]{64}[\s\S]*\nvalid: signed by the receipt key/,
   ],
+  'docs/channels.md': [/^[0-9a-f]{64}\s*$/],
   'docs/facilitator.md': [/exact eip155:8453/, /^$/],
   'docs/gasless-wallets.md': [/"granted":true/, /"latitude":52.52/],
   'docs/machines.md': [
