@@ -34,7 +34,7 @@ export function createPeople(config: Config, parts: AppParts, options: Options) 
     otherHost: parts.middleware.otherHost,
     openCircuits: options.openOrigins,
     channels: ledger.channels,
-    claimsOf: () => undefined,
+    claimsOf: settlement.channels.claimsOf,
     heldOrders: () => startedStock?.desk.held(),
     spentBudgets: parts.sponsoring.spent,
     storageFault: () => database.storage.fault(),
@@ -60,7 +60,7 @@ export function createPeople(config: Config, parts: AppParts, options: Options) 
 
 /** The actions of an operator. */
 function actionsOf(parts: AppParts): Actions {
-  const { pauses, ledger, operator, startedStock, refunds, now } = parts
+  const { pauses, ledger, operator, startedStock, refunds, settlement, now } = parts
   return {
     async pause(of, isPause) {
       const hasChanged = await pauses.set(of, isPause)
@@ -72,6 +72,13 @@ function actionsOf(parts: AppParts): Actions {
       if (moved === undefined) return { ok: false, text: `${id} is not held: nothing was done.` }
       startedStock?.desk.drive(id)
       return { ok: true, text: `${id} is tried again. Load the page again to see its state.` }
+    },
+    async claim(network) {
+      const count = await settlement.channels.claimAll(network)
+      if (count === undefined) return { ok: false, text: 'Another gateway claims there.' }
+      if (count === 0) return { ok: true, text: 'All of it is on chain.' }
+      const named = `${count} ${count === 1 ? 'channel' : 'channels'}`
+      return { ok: true, text: `${named} will be claimed now. Load the page again in a moment.` }
     },
     refund: refunds.request,
     retryRefund: refunds.retry,

@@ -124,6 +124,7 @@ function sourcesOf(ledger: Ledger, now: () => number): AdminSources {
       retryRefund: async () => ({ ok: true, text: 'sent again' }),
       testWebhook: async () => ({ ok: true, text: 'tested' }),
       resend: async () => ({ ok: true, text: 'sent again' }),
+      claim: async (network) => ({ ok: true, text: `${network} is claimed` }),
       reload: undefined,
       backUp: undefined,
     },

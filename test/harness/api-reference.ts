@@ -193,7 +193,7 @@ const endpoints: Readonly<Record<string, readonly Endpoint[]>> = {
       path: '/admin/actions/:action',
       methods: 'GET, POST',
       request:
-        '`pause`, `resume`, `retry`, `test`, `resend`, `reload`, `backup` or `refund`; POST from its page only',
+        '`pause`, `resume`, `retry`, `test`, `resend`, `reload`, `backup`, `refund` or `claim`; POST from its page only',
       answer: 'the page that confirms it, then 303',
     },
     {

@@ -503,6 +503,7 @@ describe('actions', () => {
       retryRefund: (id) => done(`refund-retry ${id}`)(),
       testWebhook: (id) => done(`test webhook:${id}`)(),
       resend: (id) => done(`resend ${id}`)(),
+      claim: (network) => done(`claim ${network}`)(),
       reload: done('reload'),
       backUp: done('backup'),
     }

@@ -63,6 +63,23 @@ describe('the page of channels', () => {
     expect(textOf(all)).toMatch(/empty 0\.007 USDC 0\.007 USDC 0\.007 USDC 0\.00 USDC Base/)
   })
 
+  test('an operator claims at once, only where the file has channels', async () => {
+    const app = adminPages({ config })
+    const session = await app.signIn()
+    const act = (subject: string) =>
+      app.post('/admin/actions/claim', { csrf: session.csrf, subject }, session)
+    expect((await act(`network:${plain.networks[0]?.id}`)).headers.get('location')).toBe(
+      '/admin/channels',
+    )
+    const done = await (await app.get('/admin/channels', session)).text()
+    expect(done).toContain(`${plain.networks[0]?.id} is claimed`)
+    expect((await act('network:eip155:1')).status).toBe(404)
+    const none = adminPages({ config: plain })
+    const other = await none.signIn()
+    const path = `/admin/actions/claim?subject=network:${plain.networks[0]?.id}`
+    expect((await none.get(path, other)).status).toBe(404)
+  })
+
   test('it has pages, which follow each other without a gap', async () => {
     const { add, read } = await signedIn()
     const ids: Hex[] = []

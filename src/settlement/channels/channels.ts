@@ -4,6 +4,7 @@ import type { TransferMethod } from '../../protocol/Asset'
 import type * as Network from '../../protocol/Network'
 import * as Refusals from '../read/refusals'
 import { type ChainState, type Context, chainOf } from '../state/state'
+import { claimAll, claimsOf } from './claims'
 import { type Refunded, type RefundOptions, refund } from './refund'
 import { type Presented, type Settled, takeTurn } from './state'
 import { findChannel, findCharged, outOfStep } from './voucher'
@@ -40,6 +41,16 @@ export function createChannelSales(context: Context) {
     async settledBy(payment: Payment): Promise<Settled | undefined> {
       const channel = await findChannel(context, payment.transaction)
       return channel && { payment, channel }
+    },
+    /** As of `claimsOf`. */
+    claimsOf(network: Network.Id) {
+      const chain = context.chains.get(network)
+      return chain && claimsOf(context, chain)
+    },
+    /** Claims all of a network now; undefined where this process makes no claims of it. */
+    async claimAll(network: Network.Id): Promise<number | undefined> {
+      const chain = context.chains.get(network)
+      return chain && claimsOf(context, chain) && (await claimAll(context, chain))
     },
     /** Refunds a channel. The caller has its turn, and has checked the signature. */
     refund: (transfer: Presented, options: RefundOptions) =>

@@ -8,6 +8,7 @@ import * as Voucher from '../../protocol/Channel'
 import * as Crypto from '../../protocol/Crypto'
 import { dayMs } from '../../protocol/Time'
 import { microUsdOf } from '../state/availability'
+import { keeps } from '../state/ownership'
 import type { ChainState, Context } from '../state/state'
 import {
   attemptOf,
@@ -308,4 +309,27 @@ export function lateClaims(context: Context, chain: ChainState): LateClaims | un
   if (watch.late === undefined || now() - watch.late.since < network.channels.claimEveryMs)
     return undefined
   return { ...watch.late, unclaimedAtomic }
+}
+
+/**
+ * When what is unclaimed on a network is claimed next (unix ms), and what is late. Undefined where this
+ * process makes no claims of it.
+ */
+export function claimsOf(
+  context: Context,
+  chain: ChainState,
+): { nextAt: number; late: LateClaims | undefined } | undefined {
+  const { id, channels } = chain.network
+  if (channels === undefined || !keeps(context, chain)) return undefined
+  const waitMs = watchOf(context, id).claimedAt + channels.claimEveryMs - context.monotonic()
+  return { nextAt: context.now() + Math.max(0, waitMs), late: lateClaims(context, chain) }
+}
+
+/** Claims what is unclaimed on a network now, whatever that costs. Returns the number of channels. */
+export async function claimAll(context: Context, { network }: ChainState): Promise<number> {
+  const watch = watchOf(context, network.id)
+  const rows = await context.ledger.channels.unclaimed(network.id, lookedMax)
+  for (const { id } of rows) watch.due.add(id)
+  watch.wake()
+  return rows.length
 }

@@ -27,6 +27,7 @@ export const actionNames = [
   'reload',
   'backup',
   'refund',
+  'claim',
 ] as const
 export type ActionName = (typeof actionNames)[number]
 
@@ -101,6 +102,19 @@ export async function actionOf(
       )
     case 'refund':
       return refundAction(context, subject)
+    case 'claim': {
+      const network = config.networks.find(({ id }) => `network:${id}` === subject)
+      if (network?.channels === undefined) return undefined
+      return {
+        title: `Claim the vouchers on ${network.name}`,
+        effect:
+          'What is unclaimed of all channels there is claimed now, whatever the gas costs. The service does it by itself in time, so this is of use before a long stop.',
+        button: 'Claim',
+        subject,
+        back: '/admin/channels',
+        run: () => actions.claim(network.id),
+      }
+    }
     default:
       return undefined
   }

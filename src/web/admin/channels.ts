@@ -46,6 +46,11 @@ ${table(
     ['Sold, not on chain yet', (each) => coinOf(each.network, each.unclaimedAtomic), 'number'],
     ['Withdrawals', ({ withdrawals }) => figure(withdrawals), 'number'],
     ['Next claim', ({ network }) => nextText(context, network), 'number'],
+    [
+      'Claim',
+      ({ network }) =>
+        html`<a href="/admin/actions/claim?subject=network:${network}">Claim now<span class="hidden"> on ${names.network(network)}</span></a>`,
+    ],
   ],
   'No channel is open.',
 )}

@@ -93,6 +93,8 @@ export type Actions = {
   pause(of: Pick<Pause, 'kind' | 'name'>, isPause: boolean): Promise<Done>
   /** Lets the desk try a held order again. */
   retry(order: string): Promise<Done>
+  /** Claims what is unclaimed of the channels of a network. */
+  claim(network: Network.Id): Promise<Done>
   /** Requests the refund of a payment. `amount`: a decimal. */
   refund(asked: { paymentId: string; amount: string; note: string | undefined }): Promise<Done>
   /** Sends a refund again that has failed. */
