@@ -528,13 +528,17 @@ BEGIN
 	SELECT RAISE(ABORT, 'a refund is never deleted');
 END;
 -- What makes a channel does not change, and what was charged does not fall.
-CREATE TRIGGER `channels_agreed` BEFORE UPDATE ON `channels`
+CREATE TRIGGER `channels_agreed` BEFORE UPDATE OF `id`, `network`, `payer`, `payer_authorizer`, `receiver`, `receiver_authorizer`, `token`, `withdraw_delay`, `salt`, `created_at` ON `channels`
 WHEN (old.id, old.network, old.payer, old.payer_authorizer, old.receiver, old.receiver_authorizer, old.token, old.withdraw_delay, old.salt, old.created_at)
 	IS NOT (new.id, new.network, new.payer, new.payer_authorizer, new.receiver, new.receiver_authorizer, new.token, new.withdraw_delay, new.salt, new.created_at)
-	OR length(new.charged_atomic) < length(old.charged_atomic)
+BEGIN
+	SELECT RAISE(ABORT, 'what makes a channel does not change');
+END;
+CREATE TRIGGER `channels_charged` BEFORE UPDATE OF `charged_atomic` ON `channels`
+WHEN length(new.charged_atomic) < length(old.charged_atomic)
 	OR (length(new.charged_atomic) = length(old.charged_atomic) AND new.charged_atomic < old.charged_atomic)
 BEGIN
-	SELECT RAISE(ABORT, 'what was agreed and charged of a channel does not change');
+	SELECT RAISE(ABORT, 'what a channel was charged does not fall');
 END;
 CREATE TRIGGER `channels_kept` BEFORE DELETE ON `channels`
 BEGIN

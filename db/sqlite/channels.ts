@@ -1,4 +1,3 @@
-import type { Hex } from 'viem'
 import {
   baseOf,
   createChannelChanges,
@@ -23,48 +22,42 @@ type Uses = {
 
 /** Payment channels. Twin of the changes here: db/postgres/functions/channels.sql. */
 export function createChannels(db: Db, { group, insertCharged }: Uses): ChannelLedger {
-  const find = statement(db, 'SELECT * FROM channels WHERE id = $id')
+  const find = statement(db, 'SELECT * FROM channels WHERE id = ?')
+  // By position, because a name is looked up again at each call.
   const reserve = statement(
     db,
-    `UPDATE channels SET reserved_id = $reservationId, reserved_atomic = $max,
-       reserved_signature = $signature, reserved_fingerprint = $fingerprint, reserved_at = $at,
-       used_at = $at
-     WHERE id = $id AND charged_atomic = $base AND reserved_id IS NULL
-       AND balance_atomic <> claimed_atomic AND NOT ${isBelow('balance_atomic', '$max')}
-       AND ($max = $base OR (withdraw_at IS NULL AND ${isBelow('claimed_atomic', '$max')}))
-     RETURNING 1`,
+    `UPDATE channels SET reserved_id = ?2, reserved_atomic = ?3, reserved_signature = ?4,
+       reserved_fingerprint = ?5, reserved_at = ?6, used_at = ?6
+     WHERE id = ?1 AND charged_atomic = ?7 AND reserved_id IS NULL
+       AND balance_atomic <> claimed_atomic AND NOT ${isBelow('balance_atomic', '?3')}
+       AND (?3 = ?7 OR (withdraw_at IS NULL AND ${isBelow('claimed_atomic', '?3')}))`,
   )
   const charge = statement(
     db,
-    `UPDATE channels SET charged_atomic = $charged, signed_atomic = reserved_atomic,
+    `UPDATE channels SET charged_atomic = ?3, signed_atomic = reserved_atomic,
        signature = reserved_signature, ${unreserved}
-     WHERE id = $id AND reserved_id = $reservationId AND charged_atomic = $base
-       AND NOT ${isBelow('reserved_atomic', '$charged')}
-     RETURNING 1`,
+     WHERE id = ?1 AND reserved_id = ?2 AND charged_atomic = ?4
+       AND NOT ${isBelow('reserved_atomic', '?3')}`,
   )
-  const read = (id: Hex) => {
-    const row = find().get({ id })
-    return row === null ? undefined : toChannel(row)
-  }
   return {
     ...createChannelReads(selectsOf(db)),
     ...createChannelChanges(changeOf(db, group)),
     reserve: (channelId, { baseAtomic, reserved }) =>
       group.addSoon(() => {
-        const id = channelId.toLowerCase() as Hex
+        const id = channelId.toLowerCase()
         const { id: reservationId, maxAtomic, signature, fingerprint, at } = reserved
-        const [base, max] = [String(baseAtomic), String(maxAtomic)]
-        const voucher = { reservationId, max, signature: signature.toLowerCase() }
-        const isReserved = reserve().get({ id, base, ...voucher, fingerprint, at }) !== null
-        return isReserved ? 'reserved' : read(id)
+        const voucher = [String(maxAtomic), signature.toLowerCase(), fingerprint, at]
+        const { changes } = reserve().run(id, reservationId, ...voucher, String(baseAtomic))
+        if (changes > 0) return 'reserved'
+        const row = find().get(id)
+        return row === null ? undefined : toChannel(row)
       }),
     charge: ({ channelId, reservationId, payment, rows }) =>
       group.add(() => {
         const base = baseOf(payment)
-        const id = channelId.toLowerCase()
-        const amounts = { base: String(base), charged: String(base + payment.amountAtomic) }
-        if (charge().get({ id, reservationId, ...amounts }) === null) return undefined
-        return insertCharged({ row: payment, rows })
+        const amounts = [String(base + payment.amountAtomic), String(base)]
+        const { changes } = charge().run(channelId.toLowerCase(), reservationId, ...amounts)
+        return changes > 0 ? insertCharged({ row: payment, rows }) : undefined
       }),
   }
 }

@@ -1,4 +1,3 @@
-import type { Hex } from 'viem'
 import type {
   ChangeListener,
   DeliveryCommits,
@@ -192,14 +191,15 @@ function store(
  * A charge of a channel: a payment that is confirmed and being delivered at its insert. Its payer may
  * have used its nonce for other money, so as to get a stream that cannot be charged.
  */
-export function insertCharged(parts: Parts, { row, rows }: NewPayment): Payment {
-  const insertAs = (nonce: Hex) => insert(parts, { row: { ...row, nonce }, rows })
+export function insertCharged(parts: Parts, payment: NewPayment): Payment {
   let stored: Payment
   try {
-    stored = insertAs(row.nonce)
+    stored = insert(parts, payment)
   } catch (error) {
     if (!isDuplicate(error) && !isBarred(error)) throw error
-    stored = insertAs(`0x${new Bun.CryptoHasher('sha256').update(row.id).digest('hex')}`)
+    const { row, rows } = payment
+    const nonce = new Bun.CryptoHasher('sha256').update(row.id).digest('hex')
+    stored = insert(parts, { row: { ...row, nonce: `0x${nonce}` }, rows })
   }
   parts.delivering.add(stored.id)
   parts.changes.payment(stored.id)

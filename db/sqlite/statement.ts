@@ -7,6 +7,9 @@ import type { Db } from './open'
 
 type Connection = Pick<Db, 'sqlite'>
 
+/** Values by name, or one of a place. */
+type Parameter = Values | string | number | null
+
 const unmade = new WeakMap<Database, Set<() => unknown>>()
 
 /**
@@ -14,12 +17,12 @@ const unmade = new WeakMap<Database, Set<() => unknown>>()
  * prepare all of them would take a large part of a start. `unused` returns the remaining ones.
  */
 export function statement<Row = object>({ sqlite }: Connection, text: string) {
-  let made: Statement<Row, Values[]> | undefined
+  let made: Statement<Row, Parameter[]> | undefined
   const others = unmade.get(sqlite) ?? new Set()
   const prepare = () => {
     if (made !== undefined) return made
     others.delete(prepare)
-    made = sqlite.prepare<Row, Values[]>(text)
+    made = sqlite.prepare<Row, Parameter[]>(text)
     return made
   }
   unmade.set(sqlite, others.add(prepare))
@@ -42,7 +45,7 @@ export function insertInto<T extends SQLiteTable>(db: Connection, table: T, rest
       const value = given[key]
       return value === null || toDriver === undefined ? value : toDriver(value)
     })
-    insert().run(...(written as Values[]))
+    insert().run(...(written as Parameter[]))
   }
 }
 

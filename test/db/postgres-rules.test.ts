@@ -204,6 +204,22 @@ describe.skipIf(!hasPostgres)('the triggers', () => {
     expect((await alike('DELETE FROM refunds', []))?.name).toBe('a refund is never deleted')
   })
 
+  test('error: no database changes what makes a channel, or lowers what it was charged', async () => {
+    const charge = (atomic: string) => alike('UPDATE channels SET charged_atomic = ?', [atomic])
+    expect(await charge('100')).toBeUndefined()
+    for (const less of ['99', '099', '9'])
+      expect((await charge(less))?.name).toBe('what a channel was charged does not fall')
+    const refused: string[] = []
+    for (const [name, value] of Object.entries<Row[string]>(rows.channels ?? {}))
+      if (value !== null && (await alike(`UPDATE channels SET "${name}" = ?`, [otherThan(value)])))
+        refused.push(name)
+    expect(refused).toEqual([
+      ...['id', 'network', 'payer', 'payer_authorizer', 'receiver', 'receiver_authorizer'],
+      ...['token', 'withdraw_delay', 'salt', 'created_at'],
+    ])
+    expect((await alike('DELETE FROM channels', []))?.name).toBe('a channel is never deleted')
+  })
+
   test('error: no database forgets a swap, or refunds one that succeeded', async () => {
     await place('orders', 'swapped', { state: 'held', swap_tx: hash('5') })
     const swapped = ['swapped']

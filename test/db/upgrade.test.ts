@@ -72,7 +72,7 @@ describe('a database of the schema before', () => {
       expect([table, found.get(table)]).toEqual([table, wanted])
     }
     expect(sumsOf(found)).toEqual(sumsOf(before))
-    expect(sumsOf(before).get('payments.amount_atomic')).toBe(123456789014353478n)
+    expect(sumsOf(before).get('payments.amount_atomic')).toBe(123456789014354156n)
     expect(sqlite.query('PRAGMA integrity_check').values()).toEqual([['ok']])
     expect(sqlite.query('PRAGMA foreign_key_check').all()).toEqual([])
 

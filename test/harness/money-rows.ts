@@ -134,6 +134,25 @@ const payments: readonly Row[] = [
   },
 ]
 
+/** A channel with a request under way, and what another one was charged. */
+const channel = {
+  id: hash('c'),
+  ...{ network: 'eip155:4663', payer: account('7'), payer_authorizer: account('7') },
+  ...{ receiver: account('1'), receiver_authorizer: account('6'), token: account('5') },
+  ...{ withdraw_delay: 86_400, salt: hash('0'), charged_atomic: '123456789012345678' },
+  ...{ signed_atomic: '123456789012345679', signature: '0x01', reserved_id: 'pay_next' },
+  ...{ reserved_atomic: '123456789012345690', reserved_signature: '0x02' },
+  ...{ reserved_fingerprint: 'f', reserved_at: 7, balance_atomic: '900000000000000000' },
+  ...{ claimed_atomic: '5', refund_nonce: '1', synced_at: 6, used_at: 7, created_at: 5 },
+}
+const charge: Row = {
+  ...payment,
+  id: 'pay_channel',
+  ...{ method: 'channel', protocol: 'x402', state: 'confirmed', confirmed_at: 2 },
+  ...{ amount_atomic: '678', nonce: hash('c'), transaction_hash: channel.id },
+  ...{ delivery: 'delivering', attempts: 1 },
+}
+
 const transaction = {
   network: 'eip155:4663',
   relayer: account('2'),
@@ -248,7 +267,8 @@ const grant = {
 /** In an order that foreign keys and triggers accept. */
 const tables: readonly (readonly [table: string, rows: readonly Row[]])[] = [
   ['authorizations', authorizations],
-  ['payments', payments],
+  ['payments', [...payments, charge]],
+  ['channels', [channel]],
   [
     'answers',
     [

@@ -600,14 +600,18 @@ CREATE TRIGGER authorizations_kept BEFORE DELETE ON "authorizations"
 FOR EACH ROW EXECUTE FUNCTION forbid_change('an authorization is never deleted');
 
 -- What makes a channel does not change, and what was charged does not fall.
-CREATE TRIGGER channels_agreed BEFORE UPDATE ON "channels"
+CREATE TRIGGER channels_agreed BEFORE UPDATE OF "id", "network", "payer", "payer_authorizer", "receiver", "receiver_authorizer", "token", "withdraw_delay", "salt", "created_at" ON "channels"
 FOR EACH ROW WHEN (
   (OLD.id, OLD.network, lower(OLD.payer), lower(OLD.payer_authorizer), lower(OLD.receiver), lower(OLD.receiver_authorizer), lower(OLD.token), OLD.withdraw_delay, OLD.salt, OLD.created_at)
   IS DISTINCT FROM (NEW.id, NEW.network, lower(NEW.payer), lower(NEW.payer_authorizer), lower(NEW.receiver), lower(NEW.receiver_authorizer), lower(NEW.token), NEW.withdraw_delay, NEW.salt, NEW.created_at)
-  OR length(NEW.charged_atomic) < length(OLD.charged_atomic)
+)
+EXECUTE FUNCTION forbid_change('what makes a channel does not change');
+CREATE TRIGGER channels_charged BEFORE UPDATE OF "charged_atomic" ON "channels"
+FOR EACH ROW WHEN (
+  length(NEW.charged_atomic) < length(OLD.charged_atomic)
   OR (length(NEW.charged_atomic) = length(OLD.charged_atomic) AND NEW.charged_atomic < OLD.charged_atomic)
 )
-EXECUTE FUNCTION forbid_change('what was agreed and charged of a channel does not change');
+EXECUTE FUNCTION forbid_change('what a channel was charged does not fall');
 CREATE TRIGGER channels_kept BEFORE DELETE ON "channels"
 FOR EACH ROW EXECUTE FUNCTION forbid_change('a channel is never deleted');
 
