@@ -220,9 +220,10 @@ export type Fingerprints = {
   relayers: readonly string[]
   /** One for each challenge secret; the first one signs. */
   challenges: readonly string[]
-  /** Addresses of DESK_KEY and REFUND_KEY, where they are set. */
+  /** Addresses of DESK_KEY, REFUND_KEY and RECEIVER_AUTHORIZER_KEY, where they are set. */
   desk?: string
   refund?: string
+  authorizer?: string
 }
 
 type Identity = { id: string; service: Fingerprints }
@@ -242,6 +243,7 @@ export type KeySecrets = {
   deskKey: Uint8Array
   isDeskNamed: boolean
   refundKey?: Uint8Array | undefined
+  receiverAuthorizerKey?: Uint8Array | undefined
 }
 
 /** What identifies the service that has these secrets. */
@@ -252,6 +254,7 @@ export function fingerprintsOf({
   deskKey,
   isDeskNamed,
   refundKey,
+  receiverAuthorizerKey,
 }: KeySecrets): Fingerprints {
   return {
     receipt: Crypto.addressOf(receiptKey),
@@ -260,6 +263,7 @@ export function fingerprintsOf({
     // differently.
     ...(isDeskNamed && { desk: Crypto.addressOf(deskKey) }),
     ...(refundKey && { refund: Crypto.addressOf(refundKey) }),
+    ...(receiverAuthorizerKey && { authorizer: Crypto.addressOf(receiverAuthorizerKey) }),
     // Every challenge publishes an HMAC of the same secret, so this reveals nothing more.
     challenges: challengeSecrets.map((secret) =>
       new Bun.CryptoHasher('sha256', secret).update('fingerprint').digest('hex').slice(0, 16),
@@ -310,7 +314,12 @@ export async function assertSameKeys(query: Query, own: Fingerprints): Promise<v
     `SELECT host, fingerprints FROM gateways WHERE seen_at > clock_timestamp() - interval '10 s'`,
   )
   for (const { host, fingerprints } of rows) {
-    const { receipt, relayers, challenges, desk, refund } = fingerprints
+    const { receipt, relayers, challenges, ...given } = fingerprints
+    const named = [
+      ['DESK_KEY', given.desk, own.desk],
+      ['REFUND_KEY', given.refund, own.refund],
+      ['RECEIVER_AUTHORIZER_KEY', given.authorizer, own.authorizer],
+    ] as const
     const [signing = ''] = challenges
     const [ownSigning = ''] = own.challenges
     const differing = [
@@ -318,14 +327,13 @@ export async function assertSameKeys(query: Query, own: Fingerprints): Promise<v
       relayers.toSorted().join() !== own.relayers.toSorted().join() &&
         `RELAYER_KEYS (${relayers.join(', ')}, here ${own.relayers.join(', ')})`,
       !(challenges.includes(ownSigning) && own.challenges.includes(signing)) && 'CHALLENGE_SECRETS',
-      desk !== undefined &&
-        own.desk !== undefined &&
-        desk !== own.desk &&
-        `DESK_KEY (${desk}, here ${own.desk})`,
-      refund !== undefined &&
-        own.refund !== undefined &&
-        refund !== own.refund &&
-        `REFUND_KEY (${refund}, here ${own.refund})`,
+      ...named.map(
+        ([name, its, ours]) =>
+          its !== undefined &&
+          ours !== undefined &&
+          its !== ours &&
+          `${name} (${its}, here ${ours})`,
+      ),
     ].filter((name) => name !== false)
     if (differing.length === 0) continue
     throw new DatabaseStartError(

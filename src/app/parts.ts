@@ -2,6 +2,7 @@ import type { Certificates } from '../acme/certificates'
 import { createRanges } from '../books/ranges'
 import { createRecent, type Recent } from '../books/read'
 import { createTally, startRequestCounts } from '../books/tally'
+import { EnvironmentError } from '../config/env'
 import { bufferedBytes } from '../facilitator/handler'
 import { createPayees } from '../facilitator/payees'
 import { createSettleRuns } from '../facilitator/settle-once'
@@ -28,6 +29,7 @@ import { createLookup } from '../paywall/usage/lookup'
 import * as Crypto from '../protocol/Crypto'
 import { hourMs } from '../protocol/Time'
 import { createRefunds } from '../refunds/refunds'
+import { findAuthorizerFault } from '../settlement/channels/authorizer'
 import { createSettlement } from '../settlement/settlement'
 import { createSponsor } from '../sponsor/sponsor'
 import { openMarket, startStock } from '../stock/start'
@@ -124,6 +126,8 @@ async function startMoney(base: Base) {
   /** What an operator has paused. */
   const pauses = await createPauses({ ledger: admin, onChange, now, fault })
   for (const { kind, name } of pauses.all()) log('sales-paused', { kind, name })
+  const authorizerFault = await findAuthorizerFault(ledger.channels, secrets.receiverAuthorizerKey)
+  if (authorizerFault !== undefined) throw new EnvironmentError(authorizerFault)
   const settlement = await createSettlement({
     ...own,
     ledger,
@@ -131,6 +135,7 @@ async function startMoney(base: Base) {
     blockTimeMs: options.blockTimeMs,
     rpcTimeoutMs: options.rpcTimeoutMs,
     relayerKeys: secrets.relayerKeys,
+    receiverAuthorizerKey: secrets.receiverAuthorizerKey,
     deskKey: config.stock && secrets.deskKey,
     deskNetwork: config.stock?.network,
     monotonic: base.monotonic,

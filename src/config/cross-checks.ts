@@ -36,6 +36,9 @@ const protocolContracts: readonly Address[] = [
   '0x000000000022D473030F116dDEE9F6B43aC78BA3',
   '0x402085c248EeA27D92E8b30b2C58ed07f9E20001',
   '0xcA11bde05977b3631167028862bE2a173976CA11',
+  '0x4020074e9dF2ce1deE5A9C1b5c3f541D02a10003',
+  '0x4020806089470a89826cB9fB1f4059150b550004',
+  '0x4020425FAf3B746C082C2f942b4E5159887B0005',
 ]
 
 const burnAddresses: readonly Address[] = [
@@ -85,8 +88,8 @@ function checkRelayers(source: Source, config: Parsed, relayers: readonly Addres
   const known = relayers.find((address) => developmentAccounts.includes(address))
   if (real === undefined || known === undefined) return
   const message =
-    `RELAYER_KEYS, DESK_KEY or REFUND_KEY has the public test key of ${known}: anyone can take its ` +
-    `coins on ${real.name}. Unset it, or set your own (openssl rand -hex 32)`
+    `RELAYER_KEYS, DESK_KEY, REFUND_KEY or RECEIVER_AUTHORIZER_KEY has the public test key of ${known}: ` +
+    `anyone can take its coins on ${real.name}. Unset it, or set your own (openssl rand -hex 32)`
   report(source, ['networks', real.id], message)
 }
 
@@ -122,7 +125,7 @@ function payoutFault(
     return 'is a contract, not a wallet: write a wallet of yours'
   if (payout === documentedPayout) return 'is the example of the documents: write a wallet of yours'
   if (relayers.includes(payout))
-    return 'is a relayer of this gateway, its desk or its account of refunds: write another wallet'
+    return 'is a relayer of this gateway, its desk, or its account of refunds or channels: write another wallet'
   if (developmentAccounts.includes(payout))
     return 'is a public development account that anyone can empty: write a wallet of yours'
   return undefined

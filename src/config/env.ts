@@ -118,10 +118,9 @@ export function loadSecrets({
       return storedKey(state, path)
     }) ?? new Uint8Array()
   const storedAuthorizer = () => {
-    const file = 'receiver-authorizer.key'
-    if (hasChannels) return stored(file, 'RECEIVER_AUTHORIZER_KEY')
     // Channels that are still open need it after the last network has lost its table.
-    return isShared ? undefined : attempt(errors, () => readStored(join(dataDir, file)))
+    const isThere = existsSync(join(dataDir, authorizerFile))
+    return hasChannels || isThere ? stored(authorizerFile, 'RECEIVER_AUTHORIZER_KEY') : undefined
   }
   const relayerKeys = relayer ?? [stored('relayer.key', 'RELAYER_KEYS')]
   const secrets: Secrets = {
@@ -141,6 +140,8 @@ export function loadSecrets({
   return secrets
 }
 
+const authorizerFile = 'receiver-authorizer.key'
+
 /** URL of the database server; undefined: the database is a file. Throws `EnvironmentError`. */
 export function databaseUrlOf(env: Env): string | undefined {
   return readEnv(env)('DATABASE_URL')
@@ -159,14 +160,15 @@ export function findRelayerKeys({ dataDir, env }: Options): readonly Uint8Array[
 }
 
 /**
- * Keys of the service's accounts with money: the relayers' keys, the desk's if it is another one, and
- * that of refunds.
+ * Keys of the service's accounts: the relayers' keys, the desk's if it is another one, that of refunds
+ * and that of channels.
  */
 export function ownKeys(
-  secrets: Partial<Pick<Secrets, 'deskKey' | 'refundKey'>> & Pick<Secrets, 'relayerKeys'>,
+  secrets: Partial<Pick<Secrets, 'deskKey' | 'refundKey' | 'receiverAuthorizerKey'>> &
+    Pick<Secrets, 'relayerKeys'>,
 ): readonly Uint8Array[] {
-  const { relayerKeys, deskKey, refundKey } = secrets
-  const others = [deskKey, refundKey].filter((key) => key !== undefined)
+  const { relayerKeys, deskKey, refundKey, receiverAuthorizerKey } = secrets
+  const others = [deskKey, refundKey, receiverAuthorizerKey].filter((key) => key !== undefined)
   return [...relayerKeys, ...others.filter((key) => !isAmong(relayerKeys, key))]
 }
 
@@ -175,7 +177,21 @@ export function findOwnKeys(options: Options): readonly Uint8Array[] {
   const relayerKeys = findRelayerKeys(options)
   const [deskKey] = keysOf(readEnv(options.env), 'DESK_KEY', 1) ?? []
   const refundKey = findRefundKey(options.env, [...relayerKeys, deskKey])
-  return ownKeys({ relayerKeys, ...(deskKey && { deskKey }), refundKey })
+  const receiverAuthorizerKey = findAuthorizerKey(options, [...relayerKeys, deskKey, refundKey])
+  return ownKeys({ relayerKeys, ...(deskKey && { deskKey }), refundKey, receiverAuthorizerKey })
+}
+
+/**
+ * The key of channels, without generating it. `others`: the keys that it must differ from. Throws
+ * `EnvironmentError`.
+ */
+export function findAuthorizerKey(
+  { dataDir, env }: Options,
+  others: readonly (Uint8Array | undefined)[] = [],
+): Uint8Array | undefined {
+  const key = authorizerKeyOf(readEnv(env), others)
+  if (key !== undefined || databaseUrlOf(env) !== undefined) return key
+  return readStored(join(dataDir, authorizerFile))
 }
 
 /** Whether the account of refunds is named. Reads no file. */

@@ -44,9 +44,9 @@ export type Options = {
   domains?: readonly string[]
   /**
    * Addresses of our own accounts, none of which may be a payout. Called only when there is no
-   * other fault, because it may generate the keys.
+   * other fault, because it may generate the keys that the networks need.
    */
-  relayers?: () => readonly Address[]
+  relayers?: (config: Pick<Config, 'networks'>) => readonly Address[]
 }
 
 type Result =
@@ -134,7 +134,7 @@ function readConfig(
   close(root)
   if (!hasRefundKey(env)) reportUnpaidRefunds(source, config)
   crossCheck(source, config, [])
-  if (source.faults.size === 0) crossCheck(source, config, relayers())
+  if (source.faults.size === 0) crossCheck(source, config, relayers(config))
   return config
 }
 

@@ -107,7 +107,8 @@ export async function startWorld(options: WorldOptions) {
     endings.push(() => rmSync(dataDir, { recursive: true, force: true }))
     const { now, marketTimeoutMs, openServer, refunds } = options
     const env = { ...demoEnvironment, ...(refunds && { REFUND_KEY: refunds.privateKey }) }
-    const secrets = loadSecrets({ dataDir, env })
+    const hasChannels = config.networks.some(({ channels }) => channels !== undefined)
+    const secrets = loadSecrets({ dataDir, env, hasChannels })
     const app = await App.start({
       config,
       secrets,

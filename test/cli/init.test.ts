@@ -114,7 +114,7 @@ describe('the file of init', () => {
       RELAYER_KEYS: '0xac0974bec39a17e36ba4a6b4d238ff944bacb478cbed5efcae784d7bf4f2ff80',
     })
     expect(code).toBe(1)
-    const names = 'RELAYER_KEYS, DESK_KEY or REFUND_KEY'
+    const names = 'RELAYER_KEYS, DESK_KEY, REFUND_KEY or RECEIVER_AUTHORIZER_KEY'
     expect(out).toContain(`${file}:5: ${names} has the public test key of 0xf39F`)
     expect(out).toContain(`Correct it, then run `)
   })

@@ -202,7 +202,8 @@ describe('public test keys', () => {
 
   test('error: a relayer with a public test key is refused where a network is real', () => {
     const message =
-      `RELAYER_KEYS, DESK_KEY or REFUND_KEY has the public test key of ${known}: anyone can take ` +
+      'RELAYER_KEYS, DESK_KEY, REFUND_KEY or RECEIVER_AUTHORIZER_KEY has the public test key of ' +
+      `${known}: anyone can take ` +
       'its coins on Robinhood Chain. Unset it, or set your own (openssl rand -hex 32)'
     const local = block('eip155:8453', 'rpc_urls = ["http://127.0.0.1:8545"]')
     for (const text of [

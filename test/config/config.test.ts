@@ -438,6 +438,9 @@ describe('turnpike check', () => {
     expect(text).toContain(`refunds    from ${own}, at most 100.000000 USD a day\n`)
     const paid = await run(shipped, { PAYOUT: own, REFUND_KEY })
     expect(paid.text).toMatch(/^check\.toml:\d+: payout is a relayer.* or its account of refunds/)
+    const authorizer = { RECEIVER_AUTHORIZER_KEY: REFUND_KEY }
+    const claimed = await run(shipped, { PAYOUT: own, ...authorizer })
+    expect(claimed.text).toMatch(/^check\.toml:\d+: payout is a relayer/)
     const twice = await run(shipped, { PAYOUT: payout, REFUND_KEY, DESK_KEY: REFUND_KEY })
     expect(twice.text).toStartWith('REFUND_KEY is a key of RELAYER_KEYS or DESK_KEY')
   })

@@ -16,6 +16,7 @@ import {
   findOwnKeys,
   findRelayerKeys,
   loadSecrets,
+  ownKeys,
   readEnv,
 } from '../../src/config/env'
 
@@ -118,6 +119,47 @@ describe('the environment and its secrets', () => {
       expect(() => find({ dataDir, env: { REFUND_KEY_FILE } })).toThrow(/account of their own/)
     const own = findOwnKeys({ dataDir, env: { DESK_KEY: '33'.repeat(32), REFUND_KEY: key } })
     expect(own.slice(1).map(([first]) => first)).toEqual([0x33, 0x11])
+  })
+
+  test('the key of channels is generated where a network has them, and read from then on', () => {
+    const dataDir = fresh()
+    expect(loadSecrets({ dataDir, env: {} }).receiverAuthorizerKey).toBeUndefined()
+    const path = join(dataDir, 'receiver-authorizer.key')
+    const first = loadSecrets({ dataDir, env: {}, hasChannels: true })
+    expect(first.generated).toEqual([path])
+    // Channels that are open need it when the last network has lost its table.
+    const second = loadSecrets({ dataDir, env: {} })
+    expect(second.receiverAuthorizerKey).toEqual(first.receiverAuthorizerKey)
+    expect(findOwnKeys({ dataDir, env: {} }).at(-1)).toEqual(first.receiverAuthorizerKey)
+    const own = { RECEIVER_AUTHORIZER_KEY: key }
+    expect(loadSecrets({ dataDir, env: own }).receiverAuthorizerKey?.[0]).toBe(0x11)
+    expect(ownKeys(loadSecrets({ dataDir, env: own })).at(-1)?.[0]).toBe(0x11)
+  })
+
+  test('error: the key of channels is that of no other account, and named with a server', () => {
+    const dataDir = fresh()
+    loadSecrets({ dataDir, env: {} })
+    const others = { RELAYER_KEYS: key, DESK_KEY: '33'.repeat(32), REFUND_KEY: '44'.repeat(32) }
+    for (const value of Object.values(others))
+      for (const find of [loadSecrets, findOwnKeys])
+        expect(() => find({ dataDir, env: { ...others, RECEIVER_AUTHORIZER_KEY: value } })).toThrow(
+          /^RECEIVER_AUTHORIZER_KEY is a key of .* a key of their own/s,
+        )
+    const ofFile = { RECEIVER_AUTHORIZER_KEY_FILE: join(dataDir, 'relayer.key') }
+    expect(() => loadSecrets({ dataDir, env: ofFile, hasChannels: true })).toThrow(/of their own/)
+    expect(readdirSync(dataDir)).not.toContain('receiver-authorizer.key')
+    const shared = {
+      ...{ RELAYER_KEYS: key, CHALLENGE_SECRETS: 'ab'.repeat(32), RECEIPT_KEY: key },
+      ADMIN_TOKEN: 'an-admin-token-of-mine',
+    }
+    const load = (hasChannels: boolean, more = {}) =>
+      loadSecrets({ dataDir, env: { ...shared, ...more }, isShared: true, hasChannels })
+    expect(() => load(true)).toThrow(/^RECEIVER_AUTHORIZER_KEY is not set\. With DATABASE_URL/)
+    expect(load(false).receiverAuthorizerKey).toBeUndefined()
+    expect(load(true, { RECEIVER_AUTHORIZER_KEY: '55'.repeat(32) }).generated).toEqual([])
+    // A service that had a file before keeps its key.
+    const [path = ''] = loadSecrets({ dataDir, env: {}, hasChannels: true }).generated
+    expect(() => load(false)).toThrow(`set RECEIVER_AUTHORIZER_KEY_FILE=${path}`)
   })
 
   test('of two concurrent starts one generates, and the other uses its secret', () => {

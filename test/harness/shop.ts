@@ -264,7 +264,11 @@ export async function startShop(options: ShopOptions = {}): Promise<Shop> {
 }
 
 function gatewayOf(config: Config, dataDir: string, env: ShopOptions['env']): Gateway {
-  const secrets = loadSecrets({ dataDir, env: { RELAYER_KEYS: account(0).privateKey, ...env } })
+  const secrets = loadSecrets({
+    dataDir,
+    env: { RELAYER_KEYS: account(0).privateKey, ...env },
+    hasChannels: config.networks.some(({ channels }) => channels !== undefined),
+  })
   return {
     ...{ config, secrets, dataDir, logged: [] },
     ...{ db: undefined, ledger: undefined, offsetMs: 0, stillAt: undefined },

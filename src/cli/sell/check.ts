@@ -1,8 +1,11 @@
 import { readFileSync } from 'node:fs'
 import type { Address } from 'viem'
+import { BesideError } from '../../../db/fault'
 import type { Config, Merchant, NetworkConfig } from '../../config/Config'
 import {
+  databaseUrlOf,
   EnvironmentError,
+  findAuthorizerKey,
   findOwnKeys,
   findRefundKey,
   findRelayerKeys,
@@ -19,8 +22,9 @@ import * as Entitlements from '../../paywall/entitlement/Entitlements'
 import * as ByUse from '../../paywall/usage/ByUse'
 import * as Amount from '../../protocol/Amount'
 import * as Crypto from '../../protocol/Crypto'
+import { findAuthorizerFault } from '../../settlement/channels/authorizer'
 import type { Run } from '../commands'
-import { deskKeyFault, findTarget } from '../operate/database'
+import { deskKeyFault, findTarget, withLedger } from '../operate/database'
 import { salesOf, unreadable, warn } from '../words'
 import { readCosts } from './gas-cost'
 import { domainsOf } from './https'
@@ -52,13 +56,15 @@ export async function check(options: Options): Promise<number> {
     return 1
   }
   const problems: string[] = []
-  await tried(problems, () => assertDatabase(options))
   const own = await tried(problems, () => findOwnKeys(options).map(Crypto.addressOf))
   const relayers = own ?? []
   const domains = (await tried(problems, () => domainsOf(options.domain))) ?? []
   const { config, faults } = parseConfig(text, { file, env, domains, relayers: () => relayers })
+  await tried(problems, () => assertDatabase(options, config))
   const deskFault = config && deskKeyFault(config, env)
-  problems.push(...faults.map(format), ...(deskFault === undefined ? [] : [deskFault]))
+  const channelFault = await tried(problems, () => findChannelFault(options))
+  const keyFaults = [deskFault, channelFault].filter((fault) => fault !== undefined)
+  problems.push(...faults.map(format), ...keyFaults)
   const drift = config && (await findDriftFrom(options, config))
   if (config && (online || drift)) {
     const lines = index(text)
@@ -122,15 +128,37 @@ async function tried<T>(problems: string[], part: () => T | Promise<T>): Promise
 }
 
 /** Checks DATABASE_URL, and the secrets that must be given with it. Asks no server. */
-async function assertDatabase({ dataDir, env }: Options): Promise<void> {
-  if ((await findTarget(env)) !== undefined) loadSecrets({ dataDir, env, isShared: true })
+async function assertDatabase(
+  { dataDir, env }: Options,
+  config: Pick<Config, 'networks'> | undefined,
+): Promise<void> {
+  const hasChannels = config?.networks.some(({ channels }) => channels !== undefined)
+  if ((await findTarget(env)) !== undefined)
+    loadSecrets({ dataDir, env, isShared: true, hasChannels })
+}
+
+/** Why the start would refuse RECEIVER_AUTHORIZER_KEY. With a database server only that start asks. */
+async function findChannelFault(options: Options): Promise<string | undefined> {
+  if (databaseUrlOf(options.env) !== undefined) return undefined
+  let fault: string | undefined
+  try {
+    await withLedger(options, async ({ channels }) => {
+      fault = await findAuthorizerFault(channels, findAuthorizerKey(options))
+      return 0
+    })
+  } catch (error) {
+    // None yet, or of another version: then the start says what to do.
+    if (!(error instanceof BesideError)) throw error
+  }
+  return fault
 }
 
 /** The accounts that need gas, of all accounts of ours. */
 function accountsOf(options: Options, own: readonly Address[]): Accounts {
   // With a fault in the environment there would be no accounts.
   const relayers = own.length === 0 ? [] : findRelayerKeys(options).map(Crypto.addressOf)
-  const others = [...relayers, refunderOf(options, own)]
+  const authorizer = own.length === 0 ? undefined : findAuthorizerKey(options)
+  const others = [...relayers, refunderOf(options, own), authorizer && Crypto.addressOf(authorizer)]
   return { relayers, desk: own.find((address) => !others.includes(address)) }
 }
 
@@ -197,8 +225,9 @@ function entitlementsOf({ networks, merchants }: Config): readonly string[] {
   return more > 0 ? [...lines.slice(0, givenMax), `and ${more} more of these`] : lines
 }
 
-function describe(network: NetworkConfig): string {
-  return `${network.name} (${network.id}, ${network.asset.symbol}${network.testnet ? ', testnet' : ''})`
+function describe({ name, id, asset, testnet, channels }: NetworkConfig): string {
+  const more = [testnet && 'testnet', channels && 'channels'].filter((word) => word)
+  return `${name} (${[id, asset.symbol, ...more].join(', ')})`
 }
 
 /**
@@ -216,8 +245,9 @@ function findUnsold({ service, merchants }: Config): Finding[] {
         'sold by upto, because the signature would end before a slow answer is settled'
       return [{ path: ['merchants', i, 'timeout_ms'], message }]
     }
-    return routes.flatMap(({ meter, path, priceAtomic }, j): Finding[] => {
-      if (meter === undefined || priceAtomic <= most) return []
+    return routes.flatMap(({ meter, path, priceAtomic, schemes }, j): Finding[] => {
+      if (meter === undefined || schemes?.includes('upto') === false) return []
+      if (priceAtomic <= most) return []
       const message =
         `the price of ${slug}${path} is above unsettled_max (${usd(most)}): a request ` +
         'with a ceiling above it is not sold by upto'

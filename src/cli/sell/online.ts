@@ -18,6 +18,7 @@ import * as ByUse from '../../paywall/usage/ByUse'
 import * as Abi from '../../protocol/Abi'
 import * as AddressText from '../../protocol/Address'
 import * as Amount from '../../protocol/Amount'
+import * as Channel from '../../protocol/Channel'
 import * as Permit from '../../protocol/Permit'
 import * as Transfer from '../../protocol/Transfer'
 import * as Upto from '../../protocol/Upto'
@@ -444,28 +445,45 @@ async function readList(
 }
 
 /**
- * The reasons that the chains show: the networks of metered routes without the contracts of the
- * scheme. A chain that does not answer is reported by another check. Never rejects.
+ * The reasons that the chains show: networks without the contracts of a scheme that is sold there. A
+ * chain that does not answer is reported by another check. Never rejects.
  */
 export async function findMissingProxies(config: Config): Promise<Finding[]> {
-  const selling = config.networks.filter(({ id }) =>
-    config.merchants.some(
-      (merchant) =>
-        merchant.networks.includes(id) &&
-        merchant.routes.some((route) => ByUse.isOffered(config.service, merchant, route)),
-    ),
-  )
-  return (await Promise.all(selling.map(missingOn))).flat()
+  const found = config.networks.map(async (network) => {
+    const sellers = config.merchants.filter(({ networks }) => networks.includes(network.id))
+    const isSold = (isOf: (route: Route, merchant: Merchant) => boolean) =>
+      sellers.some((merchant) => merchant.routes.some((route) => isOf(route, merchant)))
+    const byUse = isSold((route, merchant) => ByUse.isOffered(config.service, merchant, route))
+    const byChannel =
+      network.channels !== undefined &&
+      isSold(({ schemes }) => schemes?.includes('channel') ?? true)
+    return [
+      ...(byUse ? await missingOn(network, 'upto', uptoContracts) : []),
+      ...(byChannel ? await missingOn(network, 'channel', channelContracts) : []),
+    ]
+  })
+  return (await Promise.all(found)).flat()
 }
 
-async function missingOn({ id, rpcUrls }: NetworkConfig): Promise<Finding[]> {
-  const contracts = [
-    ['x402UptoPermit2Proxy', Upto.proxyAddress],
-    ['Permit2', Permit.permit2Address],
-  ] as const
+const uptoContracts = [
+  ['x402UptoPermit2Proxy', Upto.proxyAddress],
+  ['Permit2', Permit.permit2Address],
+] as const
+
+const channelContracts = [
+  ['x402BatchSettlement', Channel.settlementAddress],
+  ['ERC3009DepositCollector', Channel.eip3009CollectorAddress],
+  ['Permit2DepositCollector', Channel.permit2CollectorAddress],
+] as const
+
+async function missingOn(
+  { id, rpcUrls }: NetworkConfig,
+  scheme: string,
+  contracts: readonly (readonly [name: string, address: Address])[],
+): Promise<Finding[]> {
   const missing = await askNodes(rpcUrls, (client) => withoutCode(client, contracts))
   return (missing ?? []).map(([name, address]) => ({
     path: ['networks', id],
-    message: `${name}: no contract at ${address} on ${id}: nothing is sold by upto there`,
+    message: `${name}: no contract at ${address} on ${id}: nothing is sold by ${scheme} there`,
   }))
 }

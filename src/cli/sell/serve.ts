@@ -127,9 +127,10 @@ async function configure(options: Run<'serve'>, say: (text: string) => void) {
     const target = await findTarget(env)
     let secrets: Secrets | undefined
     // A file with faults must not cause secrets to be generated.
-    const relayers = () => {
+    const relayers = ({ networks }: Pick<Config, 'networks'>) => {
       for (const warning of openDirectory(dataDir)) say(`turnpike: warning: ${warning}\n`)
-      secrets = loadSecrets({ dataDir, env, isShared: target !== undefined })
+      const hasChannels = networks.some(({ channels }) => channels !== undefined)
+      secrets = loadSecrets({ dataDir, env, isShared: target !== undefined, hasChannels })
       return ownKeys(secrets).map(Crypto.addressOf)
     }
     const domains = https?.domains ?? []
@@ -272,7 +273,7 @@ function changedKeys({ dataDir, env, relayers }: ReloadOptions): string[] {
   const found = findOwnKeys({ dataDir, env }).map(Crypto.addressOf)
   if (found.join() === relayers.join()) return []
   return [
-    'the relayer keys, DESK_KEY or REFUND_KEY are not those of the start: restart to change them',
+    'the relayer keys, DESK_KEY, REFUND_KEY or RECEIVER_AUTHORIZER_KEY are not those of the start: restart to change them',
   ]
 }
 

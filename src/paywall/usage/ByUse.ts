@@ -19,9 +19,12 @@ export function mayBeByUse({ timeoutMs }: Pick<Merchant, 'timeoutMs'>): boolean 
 export function isOffered(
   { unsettledMaxAtomic }: Pick<Service, 'unsettledMaxAtomic'>,
   merchant: Pick<Merchant, 'timeoutMs'>,
-  { meter, priceAtomic }: Pick<Route, 'meter' | 'priceAtomic'>,
+  { meter, priceAtomic, schemes }: Pick<Route, 'meter' | 'priceAtomic' | 'schemes'>,
 ): boolean {
-  return meter !== undefined && mayBeByUse(merchant) && priceAtomic <= unsettledMaxAtomic
+  const isListed = schemes?.includes('upto') ?? true
+  return (
+    meter !== undefined && isListed && mayBeByUse(merchant) && priceAtomic <= unsettledMaxAtomic
+  )
 }
 
 /** The sentence of documents about such a route. */
