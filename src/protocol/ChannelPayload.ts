@@ -181,7 +181,7 @@ export function checkConfig(
 
 /** Whether a deposit is by the method of the offer; without one it is right. */
 export function checkMethod(
-  { deposit }: Channel.Voucher,
+  { deposit }: Pick<Channel.Voucher, 'deposit'>,
   method: TransferMethod,
 ): Fault | undefined {
   if (deposit === undefined || deposit.by.method === method) return undefined

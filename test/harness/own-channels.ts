@@ -7,7 +7,7 @@ import * as Crypto from '../../src/protocol/Crypto'
 import * as Transfer from '../../src/protocol/Transfer'
 import type { Presented } from '../../src/settlement/channels/state'
 import { ownSettlement } from './own-settlement'
-import { payee, purposeOf } from './settlement'
+import { networkOf, payee, purposeOf } from './settlement'
 
 export const authorizerKey = Crypto.bytes(account(6).privateKey)
 
@@ -24,13 +24,16 @@ type Options = Parameters<typeof ownSettlement>[0] & { terms?: Partial<typeof te
 
 /** A settlement that sells by channels, and a buyer of it, on a chain of its own. */
 export async function ownChannels(options: Options = {}) {
+  const manners = options.manners ?? 'usdc'
+  const { asset } = networkOf('', manners)
   const own = await ownSettlement({
-    manners: 'usdc',
+    manners,
     ...options,
     network: {
       // Native coin is nearly free, so that a claim is worth its gas.
       ethPriceUsd: 0.000001,
       channels: { ...terms, ...options.terms },
+      asset: { ...asset, transfer: ['eip3009', 'permit2'] },
       ...options.network,
     },
     settlement: { receiverAuthorizerKey: authorizerKey, checkMs: 50, ...options.settlement },
@@ -45,7 +48,8 @@ export async function ownChannels(options: Options = {}) {
     receiver: payee,
     receiverAuthorizer: Crypto.addressOf(authorizerKey),
     token: network.asset.address,
-    withdrawDelay: (network.channels?.withdrawDelayMs ?? 0) / 1000,
+    // A test may shorten the delay that the settlement goes by.
+    withdrawDelay: Math.max(900, (network.channels?.withdrawDelayMs ?? 0) / 1000),
     salt: Crypto.hex(Crypto.keccak256(`channel ${++serial} of ${from}`)),
     ...changes,
   })

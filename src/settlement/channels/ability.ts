@@ -1,4 +1,4 @@
-import type { Address } from 'viem'
+import type { Address, Hex } from 'viem'
 import { type Client, RpcError } from '../../chain/client'
 import * as Multicall from '../../chain/multicall'
 import { isHex } from '../../chain/receipt'
@@ -46,30 +46,32 @@ async function missingOf(
   return new Set(addresses.filter((_, index) => !isHex(codes[index]) || codes[index] === '0x'))
 }
 
-const parameters = 'address,address,uint256,uint256,uint256,bytes32,bytes'
-const known = Abi.selector(`receiveWithAuthorization(${parameters})`)
-const unknown = Abi.selector(`no function (${parameters})`)
+const receive = Abi.selector(
+  'receiveWithAuthorization(address,address,uint256,uint256,uint256,bytes32,bytes)',
+)
 
-/** An authorization that has expired, with an invalid signature. */
-const words =
-  Abi.address(Multicall.multicallAddress).repeat(2) +
-  Abi.uint(0).repeat(4) +
-  Abi.uint(7 * 32) +
-  Abi.dynamicBytes(`0x${'00'.repeat(65)}`)
+/** Calldata of an authorization that has expired, with an invalid signature. */
+function expiredFor(payee: Address): Hex {
+  const from = Abi.address(Multicall.multicallAddress)
+  const words = from + Abi.address(payee) + Abi.uint(0).repeat(4) + Abi.uint(7 * 32)
+  return `0x${receive}${words}${Abi.dynamicBytes(`0x${'00'.repeat(65)}`)}`
+}
 
 /**
  * Whether a token has `receiveWithAuthorization` with one signature, which the collector calls. Such a
- * token refuses the authorization with a reason, and a function that it does not have in another way.
+ * token refuses one call because of its sender, and the other for another reason. Without the function
+ * both are refused alike.
  */
 async function takesBytes(
   client: Pick<Client, 'call'>,
   { address: to }: Pick<Asset, 'address'>,
 ): Promise<boolean> {
-  const calls = [known, unknown].map((each) => ({ to, data: `0x${each}${words}` }) as const)
+  const payees = [Multicall.multicallAddress, eip3009CollectorAddress]
+  const calls = payees.map((payee) => ({ to, data: expiredFor(payee) }))
   try {
     const answer = await client.call('eth_call', [Multicall.aggregate(calls), 'latest'])
     const [own, other] = Multicall.parseResults(answer, calls.length) ?? []
-    return own?.success === false && other !== undefined && own.data !== other.data
+    return own?.success === false && other?.success === false && own.data !== other.data
   } catch (error) {
     if (error instanceof RpcError) return false
     throw error

@@ -111,7 +111,7 @@ function refuseTerms(
   { network, abilities }: ChainState,
   asked: Voucher.Deposit,
 ): Refusals.PaymentRefusal | undefined {
-  const { amountAtomic, by } = asked
+  const { amountAtomic } = asked
   const terms = network.channels
   if (terms === undefined || !abilities.hasChannels)
     return Refusals.later(`Channels are not taken on ${network.id} now.`, 60)
@@ -123,12 +123,10 @@ function refuseTerms(
       `A deposit is at least ${least}.`,
     )
   }
-  if (!abilities.channelMethods.includes(by.method)) {
-    const detail = `${network.asset.symbol} takes no deposit by ${by.method}: use assetTransferMethod of the offer.`
-    return Refusals.refuse('invalid_batch_settlement_evm_payload_type', detail)
-  }
-  const late = ChannelPayload.checkWindow(asked, now())
-  return late && Refusals.refuse(late.code as Reason, late.detail)
+  const [method = 'permit2'] = abilities.channelMethods
+  const other = ChannelPayload.checkMethod({ deposit: asked }, method)
+  const fault = other ?? ChannelPayload.checkWindow(asked, now())
+  return fault && Refusals.refuse(fault.code as Reason, fault.detail)
 }
 
 /** Whether the channel with the deposit does not cover the voucher. Throws RpcFault or RpcError. */

@@ -159,9 +159,9 @@ export function refundJob(id: Hex, nonce: bigint): string {
 export function mayTake(
   context: Context,
   { network, abilities }: ChainState,
-  { id, withdrawAt }: Channel,
+  { id, withdrawAt, syncedAt }: Channel,
 ): Refusals.PaymentRefusal | undefined {
-  const { channels, monotonic } = context
+  const { channels, monotonic, now } = context
   const terms = network.channels
   if (terms === undefined || !abilities.hasChannels)
     return Refusals.later(`Channels are not taken on ${network.id} now.`, 60)
@@ -170,8 +170,8 @@ export function mayTake(
     return Refusals.refuse('invalid_batch_settlement_evm_withdrawal_pending', detail)
   }
   const watch = watchOf(context, network.id)
-  const seenAt = channels.seenAt.get(network.id) ?? Number.NEGATIVE_INFINITY
-  if (monotonic() - seenAt > terms.withdrawDelayMs / 10)
+  const seenMs = monotonic() - (channels.seenAt.get(network.id) ?? Number.NEGATIVE_INFINITY)
+  if (Math.min(seenMs, now() - syncedAt) > terms.withdrawDelayMs / 10)
     return Refusals.later('The nodes do not show the state of channels now; try again.', 10)
   if (watch.changed.get(id)?.blocks)
     return Refusals.later('The channel is being read from the chain; try again.', 1)

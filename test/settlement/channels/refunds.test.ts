@@ -1,0 +1,136 @@
+import { describe, expect, test } from 'bun:test'
+import { account } from '../../../src/demo/accounts'
+import { mine } from '../../../src/demo/chains'
+import * as Voucher from '../../../src/protocol/Channel'
+import * as Crypto from '../../../src/protocol/Crypto'
+import { setAutomine } from '../../harness/chains'
+import { authorizerKey, type OwnChannels, ownChannels } from '../../harness/own-channels'
+import { isSend } from '../../harness/own-settlement'
+import { until } from '../../harness/settlement'
+
+const price = 10_000n
+
+const jobs = (own: OwnChannels) =>
+  own.fixture.sql
+    .query<{ id: string; state: string }, []>(
+      "SELECT id, state FROM jobs WHERE id LIKE 'channel-refund:%'",
+    )
+    .all()
+
+/** Asks for a refund with the voucher of all that was charged. */
+async function refund(
+  own: OwnChannels,
+  config: Voucher.Config,
+  { amount, max = price, waitMs = 60_000 }: { amount?: bigint; max?: bigint; waitMs?: number } = {},
+) {
+  const changes = amount === undefined ? {} : { refundAtomic: amount }
+  const transfer = own.voucher(config, max, 0n, { kind: 'refund', ...changes })
+  return own.fixture.settlement.channels.refund(transfer, { requestId: 'r', waitMs })
+}
+
+/** A refund that the merchant sends itself, which uses a nonce. */
+async function refundBeside(own: OwnChannels, config: Voucher.Config, nonce: bigint) {
+  const id = own.idOf(config)
+  const digest = Voucher.refundDigest(own.network.chainId, id, nonce, 1n)
+  const call = Voucher.refundCall(config, 1n, nonce, Crypto.sign(digest, authorizerKey))
+  await own.send(account(8).address, call)
+}
+
+const patient = { claimEveryMs: 3_600_000, claimAboveAtomic: 1_000_000_000n }
+
+describe.concurrent('a refund of a channel', () => {
+  test('a refund claims what was charged, and sends back the rest', async () => {
+    await using own = await ownChannels({ terms: patient })
+    const config = await own.opened()
+    const before = await own.balance(config.payer)
+    expect(await refund(own, config, { amount: 1_000_000n })).toMatchObject({
+      kind: 'refunded',
+      amountAtomic: 1_000_000n,
+      channel: { claimedAtomic: price, balanceAtomic: 4_000_000n, refundNonce: 1n },
+    })
+    expect(await own.read(own.idOf(config))).toMatchObject({ balance: 4_000_000n, claimed: price })
+    // The channel goes on with what is left.
+    expect(await own.pay(own.voucher(config, 2n * price, price))).toMatchObject({
+      kind: 'authorized',
+    })
+    expect(await refund(own, config, { max: 2n * price })).toMatchObject({
+      kind: 'refunded',
+      amountAtomic: 3_980_000n,
+    })
+    expect((await own.balance(config.payer)) - before).toBe(4_980_000n)
+    expect(await refund(own, config, { max: 2n * price })).toMatchObject({
+      reason: 'invalid_batch_settlement_evm_refund_no_balance',
+    })
+    expect(jobs(own)).toHaveLength(2)
+  })
+
+  test('error: a refund above what is left, or of nothing, sends nothing', async () => {
+    await using own = await ownChannels({ terms: patient })
+    const config = await own.opened()
+    for (const amount of [0n, 4_990_001n])
+      expect(await refund(own, config, { amount })).toMatchObject({
+        reason: 'invalid_batch_settlement_evm_refund_amount_invalid',
+      })
+    expect(jobs(own)).toEqual([])
+    expect((await own.row(config))?.reserved).toBeUndefined()
+  })
+
+  test('a nonce that was used before, or meanwhile, ends in a refund by the next one', async () => {
+    await using own = await ownChannels({ terms: patient })
+    const config = await own.opened()
+    await refundBeside(own, config, 0n)
+    expect(await refund(own, config, { amount: 7n })).toMatchObject({
+      kind: 'refunded',
+      amountAtomic: 7n,
+      channel: { refundNonce: 2n },
+    })
+    own.net.tap.intercept = async ({ method }) => {
+      if (!isSend(method)) return undefined
+      own.net.tap.intercept = undefined
+      await refundBeside(own, config, 2n)
+      return undefined
+    }
+    expect(await refund(own, config)).toMatchObject({
+      reason: 'invalid_batch_settlement_evm_refund_transaction_failed',
+    })
+    expect((await own.row(config))?.reserved).toBeUndefined()
+    expect(await refund(own, config)).toMatchObject({ amountAtomic: 4_989_991n })
+  })
+
+  test('a refund under way takes no voucher, and a restart sends it once', async () => {
+    await using own = await ownChannels({ terms: patient })
+    const config = await own.opened()
+    await setAutomine(own.net.chain, false)
+    expect(await refund(own, config, { waitMs: 200 })).toMatchObject({ kind: 'unavailable' })
+    const voucher = () => own.pay(own.voucher(config, 2n * price, price))
+    expect(await voucher()).toMatchObject({ kind: 'refused' })
+    await own.reopen()
+    await until(() => own.asked('eth_getLogs') > 0)
+    expect((await own.row(config))?.reserved?.id).toBe('refund:0')
+    expect(await voucher()).toMatchObject({ kind: 'refused' })
+    const again = refund(own, config)
+    await setAutomine(own.net.chain, true)
+    await mine(own.net.chain)
+    expect(await again).toMatchObject({ kind: 'refunded', amountAtomic: 4_990_000n })
+    expect(jobs(own)).toHaveLength(1)
+    expect((await own.row(config))?.reserved).toBeUndefined()
+  })
+
+  test('a reservation without a job, as a crash leaves it, ends by itself', async () => {
+    let skewMs = 0
+    await using own = await ownChannels({
+      terms: patient,
+      settlement: { now: () => Date.now() + skewMs },
+    })
+    const config = await own.opened()
+    const { signed } = (await own.row(config)) ?? {}
+    if (!signed) throw new Error('nothing was charged')
+    const reserved = { ...signed, id: 'refund:0', fingerprint: '', at: Date.now() }
+    await own.fixture.ledger.channels.reserve(own.idOf(config), { baseAtomic: price, reserved })
+    await own.reopen()
+    expect((await own.row(config))?.reserved?.id).toBe('refund:0')
+    skewMs = 121_000
+    await own.reopen()
+    await until(async () => (await own.row(config))?.reserved === undefined)
+  })
+})
