@@ -147,6 +147,31 @@ describe('receipt verify', () => {
     }
   })
 
+  test('the amount of a payment by a channel is what was charged, not that of a deposit', async () => {
+    const signing = Crypto.bytes('55'.repeat(32))
+    const network = 'eip155:8453'
+    const payer = account(1).address
+    const url = 'https://pay.example.com/m/weather/forecast'
+    const resourceUrl = Receipt.urlOf(url, { request: 'ab', amount: '5000' })
+    const fields = {
+      network,
+      resourceUrl,
+      payer,
+      issuedAt: 1_893_456_000,
+      transaction: '',
+    } as const
+    const receipt = Receipt.sign(fields, signing)
+    const responseOf = (chargedAmount: string) => {
+      const settled = { success: true, transaction: '', network, payer, receipt } as const
+      return Receipt.x402({ ...settled, amount: '500000', extra: { chargedAmount } })
+    }
+    const how = { key: Crypto.addressOf(signing) }
+    const { code, text } = await verify(responseOf('5000'), how)
+    expect([code, text]).toEqual([0, expect.stringContaining('transaction  none: by a payment')])
+    expect(text).toContain('You paid 0.005 USDC')
+    expect((await verify(responseOf('5001'), how)).text).toContain('NOT VALID: amount beside')
+  })
+
   test('error: a receipt of another key, or one that was changed, is not valid', async () => {
     const json = JSON.parse(Buffer.from(x402, 'base64').toString())
     const receipt: Receipt.Signed & { payload: Receipt.Fields } =

@@ -37,7 +37,7 @@ export async function verifyReceipt(
   if (amount !== undefined) out(`amount       ${printable(amount)} atomic`)
   if (order !== undefined) out(`order        ${printable(order)}`)
   out(`paid by      ${printable(payer)} on ${printable(network)}`)
-  out(`transaction  ${printable(transaction)}`)
+  out(`transaction  ${printable(transaction) || 'none: by a payment channel'}`)
   out(`issued       ${timeOf(issuedAt)}`)
   const signer = Receipt.verify(receipt)
   out(`signed by    ${signer ?? 'no address: the signature is not valid'}`)
@@ -145,8 +145,11 @@ function differences(text: string, receipt: Receipt.Signed): string[] {
   const json = text.startsWith('{') ? Json.parse(text) : decodeJson(text, 'either')
   const { transaction, network, payer } = receipt.payload
   const { amount } = Receipt.purchaseOf(receipt)
+  const extra = Json.member(json, 'extra')
+  // By a channel `amount` is that of a deposit, or empty.
+  const charged = Json.isObject(extra) ? Json.member(extra, 'chargedAmount') : undefined
   return Object.entries({ transaction, network, payer, amount }).flatMap(([name, signed]) => {
-    const value = Json.member(json, name)
+    const value = name === 'amount' && charged !== undefined ? charged : Json.member(json, name)
     const isSame = signed === undefined || typeof value !== 'string'
     return isSame || value.toLowerCase() === signed.toLowerCase() ? [] : [name]
   })
