@@ -207,6 +207,7 @@ async function startSales(
     realm: new URL(baseUrl).hostname,
     baseUrl,
     sponsor,
+    channelOf: settlement.channels.termsOf,
     now,
     log,
   }

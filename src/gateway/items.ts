@@ -7,6 +7,8 @@ import type * as Network from '../protocol/Network'
 import type { Offer } from '../protocol/Offer'
 import * as Bazaar from './documents/Bazaar'
 
+type Scheme = NonNullable<Route['schemes']>[number]
+
 /** The item that is sold at a route, by method. */
 export type Items = Partial<Record<Method, Item>>
 /** The offers that pay for an item, and their networks. */
@@ -51,7 +53,10 @@ function itemsOf(
   route: Route,
   { offers, retired, networks }: Terms,
 ): Items {
-  const mppOffers = inMppOrder(offers, service.mppOrder)
+  const takes = (scheme: Scheme) => route.schemes?.includes(scheme) ?? true
+  const isExact = takes('exact')
+  const mppOffers = isExact ? inMppOrder(offers, service.mppOrder) : []
+  const isByChannel = takes('channel') && networks.some(({ channels }) => channels)
   const signIn = signInTermsOf(route)
   const items: Items = {}
   const idOf = (method: Method) => `${merchant.slug}:${method} ${route.path}`
@@ -71,10 +76,12 @@ function itemsOf(
       mppOffers,
       ...(route.meter === undefined
         ? {}
-        : { mostAtomic: route.priceAtomic, isByUse: mayBeByUse(merchant) }),
+        : { mostAtomic: route.priceAtomic, isByUse: takes('upto') && mayBeByUse(merchant) }),
+      ...(isByChannel ? { isByChannel } : {}),
+      ...(isExact ? {} : { isExact }),
       extensions: [Bazaar.extension(merchant, route, method)],
       ...entitlementsOf(merchant, route, networks),
-      takesV1: service.x402V1,
+      takesV1: service.x402V1 && isExact,
       ...(signIn === undefined ? {} : { signIn }),
       ...(twin !== undefined && route.methods.includes(twin) ? { twin: idOf(twin) } : {}),
       ...(retired.length === 0 ? {} : { retired }),

@@ -5,7 +5,8 @@ import { corsHeaders, toResponse, unknownError } from '../http/problem'
 import { splitUrl } from '../http/url'
 import { failingOf, failureHeaders } from '../paywall/answer/receipts'
 import type { Envelope } from '../paywall/answer/remainder'
-import { extract, extractWithSignIn } from '../paywall/credential'
+import { extract, extractWithSignIn, isRefund } from '../paywall/credential'
+import type { Item } from '../paywall/offer/Item'
 import type { RetiredOffers } from '../paywall/offer/retired-offers'
 import * as Problem from '../protocol/Problem'
 import type { Documents } from './documents/documents'
@@ -88,10 +89,14 @@ function route(state: State, request: Request, caller: Caller): Response | Promi
   }
   const items = state.itemsOf(match.merchant, match.route)
   if (method === 'OPTIONS') return preflight(request, allowOf(Object.keys(items)))
-  const item = items[(method === 'HEAD' ? 'GET' : method) as Method]
-  if (item === undefined) throw notAllowed(allowOf(Object.keys(items)))
   const { headers } = request
+  const own = items[(method === 'HEAD' ? 'GET' : method) as Method]
+  const item = own ?? (method === 'GET' ? Object.values(items).find(isByChannel) : undefined)
+  if (item === undefined) throw notAllowed(allowOf(Object.keys(items)))
   const presented = item.signIn === undefined ? extract(headers) : extractWithSignIn(headers)
+  // Clients refund a channel by GET at any route that takes it. That GET buys nothing.
+  if (own === undefined && presented.kind !== 'none' && !isRefund(presented))
+    throw notAllowed(allowOf(Object.keys(items)))
   const { peer, requestId, envelope } = caller
   const body = emptyBody
   // Name each member, because a spread costs as much as a lookup.
@@ -108,6 +113,10 @@ function route(state: State, request: Request, caller: Caller): Response | Promi
     envelope,
   }
   return sellWithinLimits(state, incoming)
+}
+
+function isByChannel(item: Item): boolean {
+  return item.isByChannel === true
 }
 
 function finish(response: Response, requestId: string): Response {

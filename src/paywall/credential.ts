@@ -161,6 +161,8 @@ export type CredentialOptions = {
   realm: string
   /** Sends the approves that payers sign; undefined without a sponsor. */
   sponsor: ApprovalSponsor | undefined
+  /** What offers of a network say of payment channels; undefined: there are none. */
+  channelOf: (network: Network['id']) => X402.ChannelTerms | undefined
   now: () => number
 }
 
@@ -265,15 +267,16 @@ function mpp(
 function x402(
   credential: PresentedX402,
   { item, priced = () => item, url }: Asked,
-  { sponsor, now }: CredentialOptions,
+  { sponsor, channelOf, now }: CredentialOptions,
 ): Presentation {
   const parsed = payloadOf(credential)
   if (Problem.isFault(parsed)) throw Problem.ofFault(parsed, 'malformed-payment-signature')
-  const matches = matchesOf(credential, parsed, item)
+  const matches = matchesOf(credential, parsed, { item, channelOf })
   if ('code' in matches) throw Problem.ofFault(matches, 'verification-failed')
   const presented = matches.map(({ transfer, offer }) => ({
     ...signed(transfer, offer),
     refusal: () =>
+      checkScheme(item, parsed) ??
       checkOffer(offer, now(), 'invalid_payment_requirements') ??
       checkAmount(priced(), transfer.amountAtomic, 'invalid_payment_requirements') ??
       Transfer.checkWindow(transfer, now(), Transfer.windowMaxSeconds),
@@ -303,6 +306,12 @@ function x402(
 /** Whether a fault is only about time, which does not apply to a known payment. */
 function isLate(sponsored: object): sponsored is Problem.Fault {
   return Problem.isFault(sponsored) && sponsored.code === 'eip2612_deadline_expired'
+}
+
+/** Whether a new payment may use the scheme. */
+function checkScheme({ isExact }: Item, { scheme }: X402.Parsed): Problem.Fault | undefined {
+  if (isExact !== false || scheme !== 'exact') return undefined
+  return { code: 'unsupported_scheme', detail: 'This scheme is not offered.' }
 }
 
 /** Whether a new payment may use an offer. */
@@ -384,15 +393,37 @@ export function legacyResponse(
   return X402V1.responseOf(paymentResponse)
 }
 
-function matchesOf(presented: PresentedX402, payload: X402.Parsed, item: Item): Matches {
+/** Whether a credential asks for the refund of a channel. */
+export function isRefund(presented: Presented): boolean {
+  if (presented.kind !== 'x402') return false
+  const parsed = payloadOf(presented)
+  return !Problem.isFault(parsed) && parsed.channel?.voucher.kind === 'refund'
+}
+
+function matchesOf(
+  presented: PresentedX402,
+  payload: X402.Parsed,
+  { item, channelOf }: { item: Item } & Pick<CredentialOptions, 'channelOf'>,
+): Matches {
   if (presented.matched?.item === item) return presented.matched.matches
   const offers = offersFor(item, payload.signed.amountAtomic)
   const matches =
     payload.network === undefined || item.takesV1
-      ? X402.matchOffer(payload, offers, { takesUpto: item.isByUse === true })
+      ? X402.matchOffer(payload, offers, {
+          takesUpto: item.isByUse === true,
+          channelOf: channelsOf(item, channelOf),
+        })
       : noVersion1
   presented.matched = { item, matches }
   return matches
+}
+
+/** Of an item that takes channels. */
+function channelsOf(
+  { isByChannel }: Item,
+  channelOf: CredentialOptions['channelOf'],
+): X402.ChannelOf | undefined {
+  return isByChannel === true ? ({ network }) => channelOf(network.id) : undefined
 }
 
 const noVersion1 = {
@@ -418,7 +449,7 @@ function offersFor(
 /** Whether a request's credential justifies memory for its body; no check of the money. */
 export type IsPlausible = (presented: Presented, item: Item) => Promise<boolean>
 
-type PlausibilityOptions = Pick<CredentialOptions, 'challengeSecrets' | 'realm'> & {
+type PlausibilityOptions = Pick<CredentialOptions, 'challengeSecrets' | 'realm' | 'channelOf'> & {
   settlement: Pick<Settlement, 'findByRedeemToken' | 'findById'>
 }
 
@@ -428,7 +459,7 @@ type PlausibilityOptions = Pick<CredentialOptions, 'challengeSecrets' | 'realm'>
  * would put a body among the paid ones.
  */
 export function createPlausibility(options: PlausibilityOptions): IsPlausible {
-  const { challengeSecrets: secrets, realm } = options
+  const { challengeSecrets: secrets, realm, channelOf } = options
   return async (presented, item) => {
     if (presented.kind === 'mpp') {
       const parsed = Credential.parse(presented.value)
@@ -437,7 +468,9 @@ export function createPlausibility(options: PlausibilityOptions): IsPlausible {
     }
     if (presented.kind === 'x402') {
       const parsed = payloadOf(presented)
-      return !Problem.isFault(parsed) && !('code' in matchesOf(presented, parsed, item))
+      return (
+        !Problem.isFault(parsed) && !('code' in matchesOf(presented, parsed, { item, channelOf }))
+      )
     }
     if (presented.kind === 'sign-in') {
       const parsed = SignIn.parse(presented.value)

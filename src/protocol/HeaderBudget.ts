@@ -355,7 +355,8 @@ function byNetwork(accepts: readonly Requirements[]) {
 
 const salted = 'mppx'
 
-function saltOnly(extensions: Extensions): Extensions {
+/** The extension that every head has. */
+export function saltOnly(extensions: Extensions): Extensions {
   const own = extensions[salted]
   return own === undefined ? {} : { [salted]: own }
 }

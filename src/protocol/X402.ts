@@ -356,7 +356,7 @@ export type Match = { offer: Offer; transfer: Transfer }
 export function matchOffer(
   parsed: Parsed,
   offers: readonly Offer[],
-  { takesUpto = false, channelOf }: { takesUpto?: boolean; channelOf?: ChannelOf } = {},
+  { takesUpto = false, channelOf }: { takesUpto?: boolean; channelOf?: ChannelOf | undefined } = {},
 ): readonly Match[] | Fault {
   const { scheme, method, signed, accepted, channel } = parsed
   if (method === 'channel') {

@@ -130,7 +130,7 @@ export function createRefunds(options: RefundsOptions) {
     account,
     find: refunds.find,
     /** Whether the money of a payment can be sent back. */
-    canRefund: (transfer: Pick<Transfer.Transfer, 'network' | 'asset'>) =>
+    canRefund: (transfer: Pick<Transfer.Transfer, 'network' | 'asset' | 'method'>) =>
       account !== undefined && refundable(networks, transfer) !== undefined,
     /** Requests a refund for an operator. */
     async request(asked: Parameters<typeof requestRefund>[1]) {

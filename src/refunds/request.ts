@@ -24,11 +24,15 @@ type Done = { ok: boolean; text: string }
 /** Longest note of an operator, in characters. */
 export const noteMax = 200
 
-/** The network whose asset a payment moved, where that can be sent back by EIP-3009. */
+/**
+ * The network whose asset a payment moved, where that can be sent back by EIP-3009. The money of a channel
+ * may not be there yet.
+ */
 export function refundable(
   networks: readonly NetworkConfig[],
-  { network, asset: paid }: Pick<Payment['transfer'], 'network' | 'asset'>,
+  { network, asset: paid, method }: Pick<Payment['transfer'], 'network' | 'asset' | 'method'>,
 ): NetworkConfig | undefined {
+  if (method === 'channel') return undefined
   const found = networks.find(({ id }) => id === network)
   if (found === undefined || !found.asset.transfer.includes('eip3009')) return undefined
   return AddressText.equal(found.asset.address, paid) ? found : undefined
@@ -55,6 +59,8 @@ export async function requestRefund(
     return no(`${paymentId} is of a stock order: the desk refunds it (turnpike orders).`)
   if (purpose.product !== 'gateway')
     return no(`${paymentId} was settled for another server, which has its money.`)
+  if (transfer.method === 'channel')
+    return no(`${paymentId} is claimed by channel: charges of a channel are not sent back.`)
   if (refundable(networks, transfer) === undefined)
     return no(`The asset of ${paymentId} has no EIP-3009 or is not configured: send it by hand.`)
   const whole = Amount.toDecimal(transfer.amountAtomic, decimals)

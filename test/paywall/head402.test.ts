@@ -308,6 +308,7 @@ function quoterOf({ service, networks }: Config): Quoter {
       networks: networks.map(({ id }) => id),
     },
     whyNot: () => undefined,
+    channelOf: () => undefined,
     facilitators: () => [],
     tally: createTally(),
     now: Date.now,

@@ -45,6 +45,10 @@ export type Item = {
   mostAtomic?: bigint
   /** Whether its requests may be paid by their use, by the x402 scheme `upto`. */
   isByUse?: boolean
+  /** Whether it may be paid by payment channels, where a network has them. */
+  isByChannel?: boolean
+  /** False: neither `exact` nor MPP pays for it. */
+  isExact?: boolean
   /** Its buyers may fetch the same answer again, so often and for so long. */
   again?: { forMs: number; max: number }
   /** Free answers of a wallet, once and for all, and of all wallets in a UTC day. */

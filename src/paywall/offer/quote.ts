@@ -2,6 +2,7 @@ import type { Address } from 'viem'
 import { countRefusal, type Tally } from '../../books/tally'
 import { shortCorsHeaders } from '../../http/problem'
 import * as Challenge from '../../protocol/Challenge'
+import * as Channel from '../../protocol/Channel'
 import type * as Client from '../../protocol/Client'
 import * as HeaderBudget from '../../protocol/HeaderBudget'
 import type * as Network from '../../protocol/Network'
@@ -12,6 +13,7 @@ import * as Sponsoring from '../../protocol/Sponsoring'
 import * as X402 from '../../protocol/X402'
 import * as X402V1 from '../../protocol/X402V1'
 import type { SaleTerms } from '../../settlement/state/availability'
+import type { Correction } from '../ChannelState'
 import * as Denial from '../Denial'
 import type { Item } from './Item'
 
@@ -40,6 +42,8 @@ type QuoterOptions = {
   whyNot: (network: Network.Id, sale: SaleTerms) => string | undefined
   /** Relayers that may settle a ceiling on a network by the scheme `upto`, in any order. */
   facilitators: (network: Network.Id, ceilingAtomic: bigint) => readonly Address[]
+  /** What offers of a network say of payment channels now; the same object while nothing changes. */
+  channelOf: (network: Network.Id) => X402.ChannelTerms | undefined
   tally: Tally
   now: () => number
   /** The base64 of a random salt of 15 letters, digits, `-` and `_`. */
@@ -106,15 +110,17 @@ export function createQuoter(options: QuoterOptions): Quoter {
       throw Denial.noNetwork([...new Set(reasons)].join('; '))
     }
     const facilitators = item.isByUse === true ? facilitatorsOf(item, options) : ''
+    const channels = item.isByChannel === true ? channelsOf(item, options) : noChannels
     let compiled = compiledByItem.get(item)
     if (
       compiled === undefined ||
       compiled.ready !== ready ||
       compiled.facilitators !== facilitators ||
+      compiled.channels.some((terms, i) => terms !== channels[i]) ||
       !isFresh(compiled, at)
     ) {
       const facilitatorOf = item.isByUse === true ? inTurn(options, turn++) : noFacilitator
-      const compiling = { ready, madeAt: at, facilitators, facilitatorOf }
+      const compiling = { ready, madeAt: at, facilitators, facilitatorOf, channels }
       compiled = compile(item, compiling, secret, options)
       compiledByItem.set(item, compiled)
     }
@@ -149,6 +155,15 @@ function facilitatorsOf({ offers }: Item, { facilitators }: QuoterOptions): stri
     .join(';')
 }
 
+/** The channels of each offer. */
+function channelsOf({ offers }: Item, { channelOf }: QuoterOptions): Channels {
+  return offers.map(({ network }) => channelOf(network.id))
+}
+
+type Channels = readonly (X402.ChannelTerms | undefined)[]
+
+const noChannels: Channels = []
+
 /** Names one relayer after the other, so that each has its part of the settlements. */
 function inTurn({ facilitators }: QuoterOptions, turn: number) {
   return ({ network, amountAtomic }: Offer.Offer): Address | undefined => {
@@ -179,6 +194,8 @@ function freshen({ signIn }: CompiledOffers, page: Page, fresh: Fresh): Headers 
   // Ignore `Accept-Payment`: every challenge is evm/charge, so it could only exclude all of them.
   // In that case the draft permits a server to send them.
   headers.set('www-authenticate', Challenge.issue(challenges, { expires, salt, digest }))
+  // A route without `exact` has no challenge.
+  if (challenges.terms.length === 0) headers.delete('www-authenticate')
   const own = page.hasSignIn && signIn ? header[0] + freshSignIn(signIn, fresh) : header[0]
   headers.set('payment-required', own + header[1] + salt + header[2])
   headers.set('x-request-id', fresh.requestId)
@@ -240,11 +257,14 @@ function refuse(
   const error = problem.reason ?? problem.code
   let moreBytes = 0
   for (const [name, value] of Object.entries(more)) moreBytes += name.length + value.length + 4
-  const isX402 = more['payment-response'] !== undefined
+  const correction = correctedBy(compiled, problem)
+  if (correction) moreBytes += correction.bytes
+  const isX402 = more['payment-response'] !== undefined || correction !== undefined
   const [hasDigest, hasSignIn] = [fresh.digest !== undefined, fresh.signIn !== undefined]
-  const page = refusedPage(compiled, { url, hasDigest, hasSignIn, error, moreBytes, isX402 })
+  const ask = { url, hasDigest, hasSignIn, error, moreBytes, isX402 }
+  const page = refusedPage(compiled, ask, correction)
   const body = {
-    ...toBody(compiled, url, error),
+    ...toBody(compiled, url, error, correction),
     ...compiled.beside,
     ...(page.isShort ? { challenges: leftOut(compiled, fresh) } : {}),
     ...Problem.toJson(problem),
@@ -252,6 +272,32 @@ function refuse(
   for (const [name, value] of Object.entries(more)) page.headers.set(name, value)
   const headers = freshen(compiled, page, fresh)
   return new Response(JSON.stringify(body), { status: 402, headers })
+}
+
+/** The entry of a channel with its state, in place of the one that all clients get. */
+type Corrected = { entry: X402.Requirements; corrected: X402.Requirements; bytes: number }
+
+function correctedBy(
+  { required }: CompiledOffers,
+  { members }: Problem.ProblemError,
+): Corrected | undefined {
+  const correction = members.channel as Correction | undefined
+  if (correction === undefined) return undefined
+  const { network, ...state } = correction
+  const isOf = (each: X402.Requirements) =>
+    each.scheme === Channel.scheme && each.network === network
+  const entry = required.accepts.find(isOf)
+  if (entry === undefined) return undefined
+  const corrected = { ...entry, extra: { ...entry.extra, ...state } }
+  // Its base64 in the head, beside what the head must have.
+  return { entry, corrected, bytes: Math.ceil(JSON.stringify(corrected).length / 3) * 4 }
+}
+
+function withCorrected(
+  accepts: readonly X402.Requirements[],
+  { entry, corrected }: Corrected,
+): readonly X402.Requirements[] {
+  return accepts.map((each) => (each === entry ? corrected : each))
 }
 
 /** The body; requests with the same content share one string. */
@@ -330,17 +376,25 @@ type Compiling = {
   facilitators: string
   /** The relayer that an offer of the scheme `upto` names; undefined: there is none. */
   facilitatorOf: (offer: Offer.Offer) => Address | undefined
+  /** By the offers of the item. */
+  channels: Channels
 }
 
 /** `secret` signs the challenges. Throws when no offer is ready. */
 function compile(
   item: Item,
-  { ready, madeAt, facilitators, facilitatorOf }: Compiling,
+  { ready, madeAt, facilitators, facilitatorOf, channels }: Compiling,
   secret: Uint8Array,
   options: QuoterOptions,
 ) {
   const offers = item.offers.filter((_, i) => (ready & (1 << i)) !== 0)
-  const accepts = X402.accepts(offers, { facilitatorOf })
+  const accepts = X402.accepts(offers, {
+    isExact: item.isExact !== false,
+    facilitatorOf,
+    channelOf: (offer) => channels[item.offers.indexOf(offer)],
+  })
+  // Without `exact`, where the contracts of the other schemes are not there.
+  if (accepts.length === 0) throw Denial.noNetwork('it has no scheme of this route')
   const validUntil = Math.floor(madeAt / 1000) + validForSeconds + keptMs / 1000
   const signed = accepts.map((requirements) =>
     Offer.sign({ resourceUrl: item.resource.url, requirements, validUntil }, options.receiptKey),
@@ -379,6 +433,7 @@ function compile(
     madeAt,
     ready,
     facilitators,
+    channels,
     challengesOf,
     /** Whether some asset is accepted by EIP-3009 or Permit2. */
     hasBoth: mppOffers.some(({ network }) => network.asset.transfer.length > 1),
@@ -453,19 +508,29 @@ function pageFor(compiled: CompiledOffers, url: string, fresh: Fresh): Page {
 }
 
 /** The page for a refused credential. It is not cached, because it differs each time. */
-function refusedPage(compiled: CompiledOffers, ask: HeaderBudget.Ask): Page {
+function refusedPage(
+  compiled: CompiledOffers,
+  ask: HeaderBudget.Ask,
+  correction: Corrected | undefined,
+): Page {
   const choice = HeaderBudget.choose(compiled.budget, ask)
-  return pageOf(compiled, planOf(compiled, choice, ask.error), choice, ask)
+  return pageOf(compiled, planOf(compiled, choice, ask.error, correction), choice, ask)
 }
 
-function planOf(compiled: CompiledOffers, choice: HeaderBudget.Choice, error: string): Plan {
+/** With a correction the head has that entry alone: its client takes no other. */
+function planOf(
+  compiled: CompiledOffers,
+  choice: HeaderBudget.Choice,
+  error: string,
+  correction?: Corrected,
+): Plan {
   const { required, budget } = compiled
   const head = HeaderBudget.headOf(budget, choice)
   const { url } = required.resource
   const payload = X402.paymentRequired({
-    resource: head.isDescribed ? required.resource : { url },
-    accepts: head.accepts,
-    extensions: head.extensions,
+    resource: head.isDescribed && !correction ? required.resource : { url },
+    accepts: correction ? [correction.corrected] : head.accepts,
+    extensions: correction ? HeaderBudget.saltOnly(head.extensions) : head.extensions,
     error,
   })
   const isBare = head.detail === 'bare' && compiled.hasBoth
@@ -522,10 +587,12 @@ function toBody(
   }: { required: X402.PaymentRequired; version1: readonly X402V1.Requirements[] },
   url: string,
   error: string,
+  correction?: Corrected,
 ) {
   const { resource, extensions } = required
   const asked = { ...resource, url }
   const whole = { ...required, error, resource: asked, extensions: X402.unsalted(extensions) }
+  if (correction) whole.accepts = withCorrected(required.accepts, correction)
   if (version1.length === 0) return whole
   const accepts = version1.map((offer) => ({ ...offer, resource: url }))
   return { x402Version: 1, error, accepts, x402: whole }

@@ -1,0 +1,154 @@
+import { type Hex, type LocalAccount, toHex } from 'viem'
+import { account } from '../../src/demo/accounts'
+import { type Asked, ask, askedOf } from './buyer'
+import { type ChannelTerms, channelFor, channelOffer, payChannel } from './channel'
+import { channelIdOf } from './channel-contract'
+import { type Shop, type ShopOptions, startShop } from './shop'
+import { route } from './upto-shop'
+
+/** A shop whose network 8453 has payment channels, and buyers that pay by them. */
+
+export const base = 'eip155:8453'
+
+export const channelTerms = `
+[networks."eip155:8453".channels]
+min_deposit = "0.01"
+`
+
+const merchants = `
+${channelTerms}
+[[merchants]]
+slug = "one"
+upstream = "https://shop.example.com"
+networks = ["eip155:8453"]
+[[merchants.routes]]
+path = "/item"
+methods = ["GET", "POST"]
+price = "0.005"
+[[merchants.routes]]
+path = "/other"
+methods = ["GET"]
+price = "0.002"
+[[merchants.routes]]
+path = "/posted"
+methods = ["POST"]
+price = "0.005"
+[[merchants.routes]]
+path = "/plain"
+methods = ["POST"]
+price = "0.005"
+schemes = ["exact"]
+[[merchants.routes]]
+path = "/only"
+methods = ["GET"]
+price = "0.005"
+schemes = ["channel"]
+[[merchants.routes]]
+path = "/kept"
+methods = ["GET"]
+price = "0.005"
+again = "24h"
+[[merchants]]
+slug = "model"
+upstream = "https://shop.example.com"
+networks = ["eip155:8453"]
+${route('base = "0.0005"')}
+`
+
+export type ChannelShop = Shop & {
+  at(path?: string): string
+  /** A channel of a buyer that was never used. */
+  channel(of?: { signer?: LocalAccount; config?: ChannelTerms['config'] }): Promise<BuyersChannel>
+  /** The row of a channel. */
+  row(id: Hex): Record<string, unknown>
+  /** The newest row of `payments`. */
+  payment(): Record<string, unknown>
+}
+
+export type BuyersChannel = Awaited<ReturnType<typeof openChannel>>
+
+export type Ask = ChannelTerms & { path?: string; init?: RequestInit }
+
+let salts = 0
+
+async function openChannel(
+  shop: ChannelShop,
+  { signer = account(1).local(), config = {} }: Parameters<ChannelShop['channel']>[0] = {},
+) {
+  const salt = toHex(Date.now() * 1000 + salts++, { size: 32 })
+  const { whole } = await ask(shop.at())
+  const offer = channelOffer(whole, base)
+  if (offer === undefined) throw new Error('no offer of channels')
+  const own = { salt, ...config }
+  const id = channelIdOf(channelFor(offer, signer.address, own))
+  const channel = {
+    id,
+    signer,
+    /** The header that pays for a request. */
+    async sign({ path = '/m/one/item', init, ...terms }: Ask = {}): Promise<string> {
+      const asked = await ask(shop.at(path), init)
+      return payChannel(asked.whole, signer, { ...terms, config: { ...own, ...terms.config } })
+    },
+    async pay(asked: Ask = {}): Promise<Response> {
+      return channel.send(await channel.sign(asked), asked)
+    },
+    send: (signature: string, { path, init }: Pick<Ask, 'path' | 'init'> = {}) =>
+      fetch(shop.at(path), {
+        ...init,
+        headers: { ...init?.headers, 'payment-signature': signature },
+      }),
+    /** Pays the first request with a deposit. */
+    deposit: (asked: Ask = {}) => channel.pay({ kind: 'deposit', ...asked }),
+    row: () => shop.row(id),
+  }
+  return channel
+}
+
+export async function startChannelShop(options: ShopOptions = {}): Promise<ChannelShop> {
+  const edit = (text: string) => options.edit?.(text + merchants) ?? text + merchants
+  const env = { RECEIVER_AUTHORIZER_KEY: account(6).privateKey, ...options.env }
+  const shop = await startShop({ ...options, edit, env })
+  const one = (sql: string) => shop.rows(sql)[0] ?? {}
+  const own: Omit<ChannelShop, keyof Shop> = {
+    at: (path = '/m/one/item') => shop.url + path,
+    channel: (of) => openChannel(whole, of),
+    row: (id) => one(`SELECT * FROM channels WHERE id = '${id}'`),
+    payment: () => one('SELECT * FROM payments ORDER BY created_at DESC, id DESC LIMIT 1'),
+  }
+  // A copy would lose the accessors of the shop.
+  const whole = Object.assign(shop, own)
+  return whole
+}
+
+/** `extra` of `PAYMENT-RESPONSE`, and its other members without the extensions. */
+export function settledOf(response: Response): Record<string, unknown> {
+  const header = response.headers.get('payment-response') ?? ''
+  if (header === '') return {}
+  const { extensions: _, ...settled } = JSON.parse(atob(header))
+  return settled
+}
+
+/** What a corrective 402 says: its error, and what its head adds to the entry of the channel. */
+export async function correctionOf(response: Response): Promise<{
+  status: number
+  error?: string
+  charged?: string
+  signed?: string
+  response: string | null
+  asked: Asked
+}> {
+  const own = response.headers.get('payment-response')
+  const asked = await askedOf(response)
+  const { error } = asked.required
+  const extra = channelOffer(asked.required, base)?.extra as Record<string, unknown> | undefined
+  const state = extra?.channelState as Record<string, string> | undefined
+  const voucher = extra?.voucherState as Record<string, string> | undefined
+  return {
+    status: response.status,
+    error,
+    ...(state && { charged: state.chargedCumulativeAmount }),
+    ...(voucher && { signed: voucher.signedMaxClaimable }),
+    response: own,
+    asked,
+  }
+}
