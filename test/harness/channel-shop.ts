@@ -4,6 +4,7 @@ import { type Asked, ask, askedOf } from './buyer'
 import { type ChannelTerms, channelFor, channelOffer, payChannel } from './channel'
 import { channelIdOf } from './channel-contract'
 import { type Shop, type ShopOptions, startShop } from './shop'
+import { freshWallet, setTokens } from './sponsor'
 import { route } from './upto-shop'
 
 /** A shop whose network 8453 has payment channels, and buyers that pay by them. */
@@ -71,23 +72,37 @@ export type Ask = ChannelTerms & { path?: string; init?: RequestInit }
 
 let salts = 0
 
+/** A payer that was never used: the deposits of each are limited. */
+async function freshBuyer({ chains, config }: Shop): Promise<LocalAccount> {
+  const made = freshWallet()
+  const asset = config.networks.find(({ id }) => id === base)?.asset.address
+  const chain = chains[base]
+  if (chain === undefined || asset === undefined) throw new Error(`no ${base}`)
+  await setTokens(chain, asset, [made.address], 10_000_000n)
+  return made
+}
+
 async function openChannel(
   shop: ChannelShop,
-  { signer = account(1).local(), config = {} }: Parameters<ChannelShop['channel']>[0] = {},
+  { signer, config = {} }: Parameters<ChannelShop['channel']>[0] = {},
 ) {
+  const buyer = signer ?? (await freshBuyer(shop))
   const salt = toHex(Date.now() * 1000 + salts++, { size: 32 })
-  const { whole } = await ask(shop.at())
-  const offer = channelOffer(whole, base)
+  const asked = await ask(shop.at())
+  const offer = channelOffer(asked.whole, base)
   if (offer === undefined) throw new Error('no offer of channels')
   const own = { salt, ...config }
-  const id = channelIdOf(channelFor(offer, signer.address, own))
+  const whole = channelFor(offer, buyer.address, own)
+  const id = channelIdOf(whole)
   const channel = {
     id,
-    signer,
+    signer: buyer,
+    payer: buyer.address,
+    config: whole,
     /** The header that pays for a request. */
     async sign({ path = '/m/one/item', init, ...terms }: Ask = {}): Promise<string> {
       const asked = await ask(shop.at(path), init)
-      return payChannel(asked.whole, signer, { ...terms, config: { ...own, ...terms.config } })
+      return payChannel(asked.whole, buyer, { ...terms, config: { ...own, ...terms.config } })
     },
     async pay(asked: Ask = {}): Promise<Response> {
       return channel.send(await channel.sign(asked), asked)
