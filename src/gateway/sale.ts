@@ -93,10 +93,9 @@ function limit(sales: SaleContext, incoming: IncomingRequest): Promise<Response>
       // A new challenge: the signature was bad, or the simulation failed. This counts against the
       // address, because the named payer may not have signed it. A transaction that fails on chain
       // counts against the payer.
-      const isFree =
-        (presented.kind === 'sign-in' && presented.isUnentitled === true) ||
-        (presented.kind === 'x402' && presented.isCorrected === true)
-      if (response.status === 402 && !isFree) refused()
+      const isFree = presented.kind === 'sign-in' && presented.isUnentitled === true
+      const isOutOfStep = presented.kind === 'x402' && presented.isCorrected === true
+      if (response.status === 402 && !isFree && !isOutOfStep) refused()
       return response
     },
     (error) => {
