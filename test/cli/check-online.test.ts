@@ -8,6 +8,7 @@ import { check } from '../../src/cli/sell/check'
 import { findOnline } from '../../src/cli/sell/online'
 import type { NetworkConfig } from '../../src/config/Config'
 import { account } from '../../src/demo/accounts'
+import * as Channel from '../../src/protocol/Channel'
 import * as Permit from '../../src/protocol/Permit'
 import * as Upto from '../../src/protocol/Upto'
 import { exitCode } from '../harness/command'
@@ -297,6 +298,29 @@ price = "0.01"
     const about = lines.filter((each) => each.includes('does not list'))
     expect([code, about]).toEqual([0, [`warning: check.toml:${line}: ${message}`]])
     expect((await run(file)).lines.join()).not.toContain('does not list')
+  })
+
+  test('check --online warns of networks without the contracts of channels', async () => {
+    const address = Channel.permit2CollectorAddress
+    const code = await chainOf(4663).rpc('eth_getCode', [address, 'latest'])
+    const header = '[networks."eip155:4663"]'
+    const text = file.replace(header, `${header}\nchannels = {}`)
+    const isAbout = (each: string) => each.includes('Collector')
+    try {
+      await place({ [address]: '0x' })
+      expect((await run(file)).lines.filter(isAbout)).toEqual([])
+      const said = `Permit2DepositCollector: no contract at ${address} on eip155:4663`
+      const { code: exit, lines } = await run(text)
+      expect([exit, lines.filter(isAbout)]).toEqual([
+        0,
+        [
+          `warning: check.toml:${lineWith(text, header)}: ${said}: nothing is sold by channel there`,
+        ],
+      ])
+    } finally {
+      await place({ [address]: String(code) })
+    }
+    expect((await run(text)).lines.filter(isAbout)).toEqual([])
   })
 
   test('check --online warns of networks without the contracts of the scheme upto', async () => {

@@ -41,9 +41,13 @@ const termsOf = (requirements: X402.Requirements) =>
   structuredClone(requirements) as Parameters<BatchSettlementEvmScheme['buildChannelConfig']>[0]
 
 /** The payload of the stock client; with `charged`, of a channel with a balance. */
-async function stock(requirements: X402.Requirements, charged?: string): Promise<Part> {
+async function stock(
+  requirements: X402.Requirements,
+  charged?: string,
+  voucherSigner = buyer,
+): Promise<Part> {
   const storage = new InMemoryClientChannelStorage()
-  const client = new BatchSettlementEvmScheme(buyer, { storage })
+  const client = new BatchSettlementEvmScheme(buyer, { storage, voucherSigner })
   const terms = termsOf(requirements)
   if (charged !== undefined) {
     const id = Channel.idOf(
@@ -170,6 +174,11 @@ describe('what the stock client sends', () => {
     expect(transfer.voucher).toMatchObject({ kind: 'voucher', maxAtomic: 80_000n })
     expect(transfer.amountAtomic).toBe(10_000n)
     expect(transfer.nonce).toBe(Channel.nonceOf(transfer.voucher?.channelId ?? '0x', 70_000n))
+    const other = privateKeyToAccount(`0x${'33'.repeat(32)}`)
+    const byOther = transferOf(await stock(onA, '70000', other))
+    const digest = Transfer.digest(byOther, chainA.asset)
+    expect([byOther.payer, Transfer.signerOf(byOther)]).toEqual([buyer.address, other.address])
+    expect(Crypto.recover(digest, byOther.signature)).toBe(other.address)
     const state = { channelState: { balance: '1' }, voucherState: { signature: '0x' } }
     const { assetTransferMethod: _, ...extra } = onA.extra
     for (const more of [state, { channelState: state.channelState }]) {

@@ -37,11 +37,10 @@ export function refuseSignature(transfer: Transfer, eip712: Asset['eip712']): Pa
   return refuse(signatureCode(transfer), Explanation.otherSigner(transfer, eip712))
 }
 
-/** The reason code for a nonce that another transaction used. */
-export function usedReason(transfer: Pick<Transfer, 'method'>): Reason {
-  return transfer.method === 'permit2'
-    ? 'permit2_invalid_nonce'
-    : 'invalid_exact_evm_nonce_already_used'
+/** The reason code for a nonce that another transaction used, or another voucher of the channel. */
+export function usedReason({ method }: Pick<Transfer, 'method'>): Reason {
+  if (method === 'channel') return 'invalid_batch_settlement_evm_cumulative_amount_mismatch'
+  return method === 'permit2' ? 'permit2_invalid_nonce' : 'invalid_exact_evm_nonce_already_used'
 }
 
 /** The reason code for a window that is over. */
