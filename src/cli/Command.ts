@@ -50,7 +50,7 @@ export type Command = {
   details?: string
   /** Names of the operands, in order. With `verbs` they stand in place of a verb. */
   operands?: readonly string[]
-  /** Verbs of the command, each with the operands after it. */
+  /** Verbs of the command, each with the operands after it; `[an id]` may be left out. */
   verbs?: Readonly<Record<string, readonly string[]>>
   options: Readonly<Record<string, Option>>
   /** Command lines for the help, without the word `turnpike`. */

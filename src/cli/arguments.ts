@@ -114,5 +114,5 @@ function assertCount(name: string, expected: readonly string[], operands: readon
   const extra = operands[expected.length]
   if (extra !== undefined) throw new Error(`unexpected argument ${JSON.stringify(extra)}`)
   const missing = expected[operands.length]
-  if (missing !== undefined) throw new Error(`${name} needs ${missing}`)
+  if (missing !== undefined && !missing.startsWith('[')) throw new Error(`${name} needs ${missing}`)
 }

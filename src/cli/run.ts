@@ -23,6 +23,7 @@ const runs: { [Each in Name]: (args: Run<Each>) => number | Promise<number> } = 
   check: async (args) => (await import('./sell/check')).check(args),
   demo: async (args) => (await import('./sell/demo')).demo(args),
   pay: async (args) => (await import('./buy/pay')).pay(args),
+  channels: async (args) => (await import('./buy/channels')).channels(args),
   // An open connection to a gateway must not keep the process running.
   mcp: async (args) => process.exit(await (await import('./mcp/mcp')).mcp(args)),
   receipt: async (args) => (await import('./buy/receipt')).verifyReceipt(args),

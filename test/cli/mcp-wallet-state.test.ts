@@ -167,7 +167,7 @@ describe('the state file', () => {
     expect(() => openSpending(text, now)).toThrow(
       `The state file ${text} cannot be used (SQLITE_NOTADB).`,
     )
-    for (const sql of ['CREATE TABLE other (a)', 'PRAGMA user_version = 2']) {
+    for (const sql of ['CREATE TABLE other (a)', 'PRAGMA user_version = 3']) {
       const file = join(directory, `${made++}.sqlite`)
       const db = new Database(file, { create: true })
       db.run(sql)
@@ -236,7 +236,7 @@ describe.concurrent('the start', () => {
       key,
       '--max-per-call is an amount in dollars such as 0.05.',
     ],
-    [[url, ...limits, '--scheme', 'x'], key, '--scheme is exact or upto.'],
+    [[url, ...limits, '--scheme', 'x'], key, '--scheme is exact, upto or channel.'],
     [
       [url, ...limits, '--network', '8453'],
       key,

@@ -182,7 +182,7 @@ describe('against the gateway', () => {
 test('error: options that exclude the scheme are named', async () => {
   const url = 'http://127.0.0.1:1/'
   const wrong: [string[], string][] = [
-    [['--scheme', 'most'], '--scheme is exact or upto.'],
+    [['--scheme', 'most'], '--scheme is exact, upto or channel.'],
     [['--scheme', 'upto', '--protocol', 'mpp'], '--scheme upto is a scheme of x402'],
     [['--scheme', 'upto', '--transfer', 'eip3009'], '--scheme upto is paid by permit2 only'],
     [['--scheme', 'exact', '--redeem', 'x'], '--redeem asks again without paying'],

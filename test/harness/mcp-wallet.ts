@@ -4,7 +4,9 @@ import { join } from 'node:path'
 import { Client } from '@modelcontextprotocol/sdk/client/index.js'
 import { StdioClientTransport } from '@modelcontextprotocol/sdk/client/stdio.js'
 import type { CallToolResult } from '@modelcontextprotocol/sdk/types.js'
-import { type BuyerOptions, createBuyer } from '../../src/cli/mcp/buy'
+import { openChannelFiles } from '../../src/cli/buy/channel-files'
+import { createBuyer } from '../../src/cli/mcp/buy'
+import type { BuyerOptions } from '../../src/cli/mcp/call'
 import { createCatalogue } from '../../src/cli/mcp/catalogue'
 import { createGatewayClient } from '../../src/cli/mcp/gateway'
 import { openSpending } from '../../src/cli/mcp/spending'
@@ -123,6 +125,7 @@ export type WalletOptions = {
   state?: string
   perCall?: string
   perDay?: string
+  deposit?: string
   buyer?: DemoAccount
   now?: () => number
   requestMs?: number
@@ -151,7 +154,9 @@ export function startWallet({ url, state = newState(), ...options }: WalletOptio
     ...{ gateway, catalogue, spending, limits, now },
     privateKey: Crypto.bytes(buyer.privateKey.slice(2)),
     payer: buyer.address,
-    scheme: options.scheme ?? 'exact',
+    files: openChannelFiles(state),
+    depositMicros: Amount.fromDecimal(options.deposit ?? perCall, 6),
+    scheme: options.scheme,
     network: options.network,
     rpc: options.rpc,
     patienceMs: options.patienceMs ?? 120_000,

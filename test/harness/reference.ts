@@ -1,5 +1,6 @@
 import { x402Facilitator } from '@x402/core/facilitator'
 import { toFacilitatorEvmSigner } from '@x402/evm'
+import { BatchSettlementEvmScheme } from '@x402/evm/batch-settlement/facilitator'
 import { ExactEvmScheme } from '@x402/evm/exact/facilitator'
 import { UptoEvmScheme } from '@x402/evm/upto/facilitator'
 import {
@@ -55,6 +56,7 @@ export function createReference(
     })
     facilitator.register(id, new ExactEvmScheme(signer))
     facilitator.register(id, new UptoEvmScheme(signer))
+    facilitator.register(id, new BatchSettlementEvmScheme(signer))
   }
   return facilitator
 }

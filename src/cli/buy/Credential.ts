@@ -21,13 +21,11 @@ export type PermitInfo = {
   version: string
 }
 
+/** What was paid, and by whom. */
+export type Paid = { terms: Terms; payer: Address }
+
 /** The buyer's payment of terms, in the form of a request header. */
-export type Credential = {
-  header: string
-  value: string
-  transfer: Transfer.Transfer
-  terms: Terms
-}
+export type Credential = Paid & { header: string; value: string; transfer: Transfer.Transfer }
 
 /**
  * Signs the payment of the terms. `now` in unix ms; `random` are 32 bytes that were never used
@@ -65,7 +63,7 @@ function payMpp(terms: Terms, source: MppSource, input: Input): Credential {
     source: `did:pkh:eip155:${transfer.chainId}:${transfer.payer}`,
   }
   const value = `Payment ${base64url(JSON.stringify(json))}`
-  return { header: 'authorization', value, transfer, terms }
+  return { header: 'authorization', value, transfer, terms, payer: transfer.payer }
 }
 
 function mppAuthorization(transfer: Transfer.Transfer) {
@@ -105,11 +103,22 @@ function payX402(terms: Terms, source: X402Source, input: Input): Credential {
       ? { authorization: authorization(transfer), signature }
       : { permit2Authorization: permit2Authorization(transfer), signature }
   const sent = input.permit === undefined ? extensions : withPermit(extensions, input.permit)
-  const json = { x402Version: 2, resource, accepted, payload, extensions: sent }
-  return { header: 'payment-signature', value: encodeJson(json), transfer, terms }
+  const value = encodeJson(envelope({ ...source, extensions: sent }, payload))
+  return { header: 'payment-signature', value, transfer, terms, payer: transfer.payer }
 }
 
-function withPermit(extensions: Json.JsonObject | undefined, info: PermitInfo): Json.JsonObject {
+/** The x402 payment with a signed payload. */
+export function envelope(
+  { accepted, resource, extensions }: X402Source,
+  payload: object,
+): Json.JsonObject {
+  return JSON.parse(JSON.stringify({ x402Version: 2, resource, accepted, payload, extensions }))
+}
+
+export function withPermit(
+  extensions: Json.JsonObject | undefined,
+  info: PermitInfo,
+): Json.JsonObject {
   const declared = extensions && Json.member(extensions, permitName)
   return { ...extensions, [permitName]: { ...(Json.isObject(declared) && declared), info } }
 }

@@ -4,6 +4,7 @@ import * as AddressText from '../../protocol/Address'
 import * as Amount from '../../protocol/Amount'
 import type { Asset, TransferMethod } from '../../protocol/Asset'
 import * as Challenge from '../../protocol/Challenge'
+import * as Channel from '../../protocol/Channel'
 import { decodeJson } from '../../protocol/Header'
 import * as Json from '../../protocol/Json'
 import * as Network from '../../protocol/Network'
@@ -16,22 +17,32 @@ import * as X402 from '../../protocol/X402'
 
 type Protocol = 'mpp' | 'x402'
 
-export type Scheme = 'exact' | 'upto'
+export type Scheme = 'exact' | 'upto' | 'channel'
 
 /** One way to pay a 402. */
 export type Terms = {
   protocol: Protocol
   scheme: Scheme
+  /** With the scheme `channel`, how a deposit is paid. */
   method: TransferMethod
   network: Network.Id
   chainId: number
   asset: KnownAsset
   payTo: Address
-  /** With the scheme `upto`, the ceiling. */
+  /** With the scheme `upto`, the ceiling; with `channel`, the most that this request may cost. */
   amountAtomic: bigint
   /** With the scheme `upto`, the only account that may settle. */
   facilitator: Address | undefined
+  channel: ChannelTerms | undefined
   source: MppSource | X402Source
+}
+
+/** What identifies the merchant's side of a channel, and its least deposit if it names one. */
+export type ChannelTerms = {
+  receiverAuthorizer: Address
+  /** Seconds. */
+  withdrawDelay: number
+  minDepositAtomic: bigint | undefined
 }
 
 export type MppSource = {
@@ -74,9 +85,9 @@ export function decode(headers: Headers, body = ''): Terms[] {
 export function describe(terms: Terms): string {
   const { scheme, network, method, protocol } = terms
   const by = `on ${network} by ${method}`
-  return scheme === 'upto'
-    ? `up to ${amountOf(terms)} ${by} (${protocol}, upto)`
-    : `${amountOf(terms)} ${by} (${protocol})`
+  if (scheme === 'upto') return `up to ${amountOf(terms)} ${by} (${protocol}, upto)`
+  const way = scheme === 'channel' ? `${protocol}, channel` : protocol
+  return `${amountOf(terms)} ${by} (${way})`
 }
 
 /** `0.010000 USDG`: the amount of the terms, or another one in their asset. */
@@ -106,6 +117,7 @@ function ofMpp(value: string | null): Terms[] {
       protocol: 'mpp' as const,
       scheme: 'exact' as const,
       facilitator: undefined,
+      channel: undefined,
       network: asset.network,
       chainId: asked.chainId,
       asset,
@@ -153,7 +165,9 @@ export function isSame(other: Terms, terms: Terms): boolean {
     other.asset === asset &&
     other.method === method &&
     other.payTo === payTo &&
-    other.amountAtomic === amountAtomic
+    other.amountAtomic === amountAtomic &&
+    other.channel?.receiverAuthorizer === terms.channel?.receiverAuthorizer &&
+    other.channel?.withdrawDelay === terms.channel?.withdrawDelay
   )
 }
 
@@ -163,8 +177,9 @@ function acceptsOf(required: Json.JsonObject | undefined): Json.JsonObject[] {
 }
 
 function ofAccepted(accepted: Json.JsonObject, required: Json.JsonObject): Terms | undefined {
-  const scheme = Json.member(accepted, 'scheme')
-  if (scheme !== 'exact' && scheme !== 'upto') return undefined
+  const named = Json.member(accepted, 'scheme')
+  const scheme = named === Channel.scheme ? 'channel' : named
+  if (scheme !== 'exact' && scheme !== 'upto' && scheme !== 'channel') return undefined
   const asset = known(
     Json.read(accepted, 'network', 'text'),
     Json.read(accepted, 'asset', 'address'),
@@ -175,6 +190,7 @@ function ofAccepted(accepted: Json.JsonObject, required: Json.JsonObject): Terms
   const method =
     Json.optional(extra, 'assetTransferMethod', 'text') ?? (isUpto ? 'permit2' : 'eip3009')
   if (method !== 'permit2' && (method !== 'eip3009' || isUpto)) return undefined
+  const channel = scheme === 'channel' ? channelOf(extra) : undefined
   const spender = Json.optional(extra, 'spender', 'text')
   const proxy = isUpto ? Upto.proxyAddress : Permit.proxyAddress
   if (spender !== undefined && !AddressText.equal(spender, proxy)) return undefined
@@ -183,6 +199,7 @@ function ofAccepted(accepted: Json.JsonObject, required: Json.JsonObject): Terms
     protocol: 'x402',
     scheme,
     facilitator: isUpto ? Json.read(extra, 'facilitatorAddress', 'address') : undefined,
+    channel,
     method,
     network: asset.network,
     chainId: Network.chainIdOf(asset.network) ?? 0,
@@ -199,11 +216,26 @@ function ofAccepted(accepted: Json.JsonObject, required: Json.JsonObject): Terms
   }
 }
 
+/** Throws a JsonError for values that no channel can have. */
+function channelOf(extra: Json.JsonObject): ChannelTerms {
+  const receiverAuthorizer = Json.read(extra, 'receiverAuthorizer', 'address')
+  const delay = Json.member(extra, 'withdrawDelay')
+  const withdrawDelay = typeof delay === 'number' ? delay : Channel.withdrawDelayMin
+  const isDelay =
+    Number.isInteger(withdrawDelay) &&
+    withdrawDelay >= Channel.withdrawDelayMin &&
+    withdrawDelay <= Channel.withdrawDelayMax
+  if (!isDelay || receiverAuthorizer === AddressText.zero) throw new Json.JsonError('not a channel')
+  const minDepositAtomic = readable(() => Json.optional(extra, 'minDeposit', 'uint'))
+  return { receiverAuthorizer, withdrawDelay, minDepositAtomic }
+}
+
 function isTimeout(value: unknown): value is number {
   return Number.isInteger(value) && Number(value) > 0 && Number(value) <= timeoutSecondsMax
 }
 
-function known(network: string, address: Address): KnownAsset | undefined {
+/** The asset of a built-in network. */
+export function known(network: string, address: Address): KnownAsset | undefined {
   return knownAssets.find((asset) => asset.network === network && asset.address === address)
 }
 

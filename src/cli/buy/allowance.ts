@@ -88,20 +88,37 @@ export function approve(terms: Terms, wallet: Wallet, shop: URL): Promise<void> 
       maxFeeWei: 2n * price < affordable ? 2n * price : affordable,
       gasLimit: gas,
     }
-    const signed = Transaction.sign(
-      {
-        chainId: terms.chainId,
-        nonce: Number(await quantity(client, 'eth_getTransactionCount', [owner, 'pending'])),
-        ...(offered ?? own),
-        ...call,
-        valueWei: 0n,
-      },
-      wallet.privateKey,
-    )
-    await client.call('eth_sendRawTransaction', [signed.raw])
-    say(`approve    Permit2 may transfer ${asset.symbol} of ${owner}, ${signed.hash}`)
-    await assertSucceeded(client, wallet, signed.hash)
+    const { chainId } = terms
+    const hash = await sendCall(client, wallet, { chainId, ...(offered ?? own), ...call })
+    say(`approve    Permit2 may transfer ${asset.symbol} of ${owner}, ${hash}`)
   })
+}
+
+/** Sends a call of the wallet, which pays its gas. Resolves with its hash when it has succeeded. */
+export async function sendCall(
+  client: Client,
+  wallet: Wallet,
+  call: Offered & { chainId: number; to: Address; data: Hex },
+): Promise<Hex> {
+  const owner = Crypto.addressOf(wallet.privateKey)
+  const nonce = Number(await quantity(client, 'eth_getTransactionCount', [owner, 'pending']))
+  const signed = Transaction.sign({ nonce, ...call, valueWei: 0n }, wallet.privateKey)
+  await client.call('eth_sendRawTransaction', [signed.raw])
+  await assertSucceeded(client, wallet, signed.hash)
+  return signed.hash
+}
+
+/** Gas and fees of a call that the wallet pays itself. Throws a CommandError when it has too little. */
+export async function ownFees(
+  client: Client,
+  from: Address,
+  call: { to: Address; data: Hex },
+): Promise<Offered> {
+  const gasLimit = await quantity(client, 'eth_estimateGas', [{ from, ...call }])
+  const price = await priceOf(client)
+  if ((await quantity(client, 'eth_getBalance', [from, 'latest'])) < 2n * price * gasLimit)
+    throw new CommandError(`The wallet ${from} needs ${2n * price * gasLimit} wei for gas.`)
+  return { gasLimit, maxFeeWei: 2n * price, maxTipWei: 0n }
 }
 
 /**
@@ -176,7 +193,8 @@ function offeredOf(approve: Json.JsonObject): Offered {
 async function assertSucceeded(client: Client, wallet: Wallet, hash: Hex): Promise<void> {
   await until(wallet, `${hash} is confirmed`, async () => {
     const receipt = Receipt.parse(await client.call('eth_getTransactionReceipt', [hash]))
-    if (receipt?.success === false) throw new CommandError('The approve failed on chain.')
+    if (receipt?.success === false)
+      throw new CommandError(`The transaction ${hash} failed on chain.`)
     return receipt !== undefined
   })
 }
@@ -200,9 +218,10 @@ async function priceOf(client: Client): Promise<bigint> {
   return block.baseFeeWei
 }
 
-async function withClient<T>(
-  { network, chainId }: Terms,
-  { rpc = publicRpcOf(network) }: Wallet,
+/** Works with a node of the network, after its chain id was checked. Throws a CommandError. */
+export async function withClient<T>(
+  { network, chainId }: Pick<Terms, 'network' | 'chainId'>,
+  { rpc = publicRpcOf(network) }: Pick<Wallet, 'rpc'>,
   work: (client: Client) => Promise<T>,
 ): Promise<T> {
   if (rpc === undefined) throw new CommandError(`Name an RPC URL of ${network}: --rpc URL.`)

@@ -40,7 +40,7 @@ export async function chooseFunded(
 }
 
 /** Undefined when no node of the asset's network answers in time. */
-async function readBalance(
+export async function readBalance(
   { network, address }: KnownAsset,
   payer: Address,
   rpc = publicRpcOf(network),

@@ -18,10 +18,12 @@ export function readKey(hex: string): Uint8Array {
   }
 }
 
-/** What `pay` and `mcp` may pay by. Throws a CommandError for a wrong option. */
+/** What `pay` and `mcp` may pay by; without a scheme each has its own default. Throws a CommandError for a wrong option. */
 export function readWays(options: Pick<Run<'mcp'>, 'scheme' | 'network' | 'rpc'>) {
-  const { scheme = 'exact', rpc } = options
-  if (scheme !== 'exact' && scheme !== 'upto') throw new CommandError('--scheme is exact or upto.')
+  const { scheme, rpc } = options
+  const isScheme = scheme === 'exact' || scheme === 'upto' || scheme === 'channel'
+  if (scheme !== undefined && !isScheme)
+    throw new CommandError('--scheme is exact, upto or channel.')
   const network = options.network && networkNamed(options.network)
   if (options.network !== undefined && network === undefined)
     throw new CommandError(`--network is ${networkNames}.`)

@@ -6,7 +6,7 @@ import { isFault } from '../../protocol/Problem'
 import * as Receipt from '../../protocol/Receipt'
 import { readAnswerText } from './body'
 import * as Charge from './Charge'
-import type { Credential } from './Credential'
+import type { Paid } from './Credential'
 import * as SignIn from './SignIn'
 import * as Terms from './Terms'
 
@@ -32,7 +32,7 @@ export type BuyRequest = {
 export async function finishPurchase(
   response: Response,
   purchase: BuyRequest,
-  credential: Credential | undefined,
+  credential: Paid | undefined,
 ): Promise<number> {
   const { status } = response
   const encoded =
@@ -59,7 +59,10 @@ export async function finishPurchase(
     say('again      the same answer costs nothing more, by a sign-in or by its token:')
     say(`  ${redemptionOf(purchase, token)}`)
   }
-  if (credential?.transfer.upto) return finishByUse(response, purchase, credential)
+  const scheme = credential?.terms.scheme
+  // The charge of a stream follows its answer.
+  if (credential && (scheme === 'upto' || (scheme === 'channel' && encoded === undefined)))
+    return finishByUse(response, purchase, credential)
   const genuine = encoded === undefined || (await checkReceipt(encoded, purchase, credential))
   if (credential !== undefined && encoded === undefined) say('receipt    none')
   const whole = await copyBody(response)
@@ -70,7 +73,7 @@ export async function finishPurchase(
 async function finishByUse(
   response: Response,
   purchase: BuyRequest,
-  credential: Credential,
+  credential: Paid,
 ): Promise<number> {
   const { headers, ok } = response
   const encoded = headers.get('payment-response')
@@ -151,7 +154,7 @@ async function checkCharge(
   charge: Charge.Charge | undefined,
   receipt: string | undefined,
   purchase: BuyRequest,
-  credential: Credential,
+  credential: Paid,
 ): Promise<boolean> {
   const { terms } = credential
   say(`ceiling    ${Terms.amountOf(terms)}`)
@@ -200,7 +203,7 @@ function explain(
   problem: Awaited<ReturnType<typeof problemOf>>,
   status: number,
   purchase: BuyRequest,
-  credential: Credential | undefined,
+  credential: Paid | undefined,
 ): void {
   const { code, detail, reason, transaction, redeem } = problem
   const because = reason === undefined ? '' : ` (${reason})`
@@ -212,11 +215,15 @@ function explain(
     say(`You have paid and were not served. Ask again for free until ${redeem.until}:`)
     say(`  ${redemptionOf(purchase, redeem.token)}`)
   } else if (credential !== undefined && (status === 503 || status === 409)) {
-    say('The payment may still settle: look at the transaction before you pay again.')
+    say(
+      credential.terms.scheme === 'channel'
+        ? 'Run the same command again: it sends the same voucher, and signs no other one.'
+        : 'The payment may still settle: look at the transaction before you pay again.',
+    )
   } else if (
     // The same terms may be paid without an approval.
-    credential?.transfer.method === 'permit2' &&
-    credential.transfer.upto === undefined &&
+    credential?.terms.method === 'permit2' &&
+    credential.terms.scheme === 'exact' &&
     reason?.includes('allowance')
   ) {
     say('The wallet has not approved Permit2; --transfer eip3009 needs no approval.')
@@ -238,7 +245,7 @@ function redemptionOf({ url, method, body }: BuyRequest, token: string): string 
 async function checkReceipt(
   encoded: string,
   purchase: BuyRequest,
-  credential: Credential | undefined,
+  credential: Paid | undefined,
 ): Promise<boolean> {
   const receipt = Receipt.parse(encoded)
   const settled = settlementOf(encoded) ?? (isFault(receipt) ? '' : receipt.payload.transaction)
@@ -248,14 +255,13 @@ async function checkReceipt(
     return true
   }
   const { payload } = receipt
-  const transfer = credential?.transfer
   const signer = Receipt.verify(receipt)
   const published = await publishedSigner(purchase.url)
   const isOurs =
-    transfer === undefined ||
-    (payload.network === transfer.network &&
-      AddressText.equal(payload.payer, transfer.payer) &&
-      BigInt(Receipt.purchaseOf(receipt).amount ?? 0) <= transfer.amountAtomic)
+    credential === undefined ||
+    (payload.network === credential.terms.network &&
+      AddressText.equal(payload.payer, credential.payer) &&
+      BigInt(Receipt.purchaseOf(receipt).amount ?? 0) <= credential.terms.amountAtomic)
   const issued = new Date(payload.issuedAt * 1000).toISOString()
   say(`receipt    ${oneLine(payload.resourceUrl)}, ${oneLine(payload.network)}, ${issued}`)
   if (signer === undefined || !isOurs) {

@@ -1,19 +1,23 @@
 import { readEnv } from '../../config/env'
 import * as Amount from '../../protocol/Amount'
 import * as Crypto from '../../protocol/Crypto'
+import { encodeJson } from '../../protocol/Header'
 import * as Json from '../../protocol/Json'
 import { CommandError, failed } from '../Command'
 import type { Run } from '../commands'
 import { question } from '../terminal'
 import { approve, signPermit, type Wallet } from './allowance'
 import { readAnswerText } from './body'
+import { buyByChannel, hasChannel, replyOf } from './by-channel'
 import * as Credential from './Credential'
+import { type ChannelFiles, openChannelFiles, stateFile } from './channel-files'
 import { useEntitlement } from './entitlement'
 import { chooseFunded } from './funds'
 import { isAmount, readKey, readWays } from './key'
 import { type BuyRequest, finishPurchase, oneLine, problemOf, say } from './outcome'
 import * as SignIn from './SignIn'
 import * as Terms from './Terms'
+import * as Voucher from './Voucher'
 
 /** `ask` asks on the terminal; undefined without one. */
 type Options = Run<'pay'> & { ask: ReturnType<typeof question> }
@@ -63,9 +67,13 @@ function parse(options: Options): BuyRequest {
     throw new PayError('Only http and https URLs can be bought.')
   if (protocol !== undefined && protocol !== 'mpp' && protocol !== 'x402')
     throw new PayError('--protocol is mpp or x402.')
-  const { scheme, network } = readWays(options)
-  if (scheme === 'upto' && protocol === 'mpp')
-    throw new PayError('--scheme upto is a scheme of x402: MPP has none. Omit --protocol mpp.')
+  const { scheme = 'exact', network } = readWays(options)
+  if (scheme !== 'exact' && protocol === 'mpp')
+    throw new PayError(`--scheme ${scheme} is a scheme of x402: MPP has none. Omit --protocol mpp.`)
+  if (options.deposit !== undefined && scheme !== 'channel')
+    throw new PayError('--deposit is for --scheme channel.')
+  if (options.deposit !== undefined && !isAmount(options.deposit))
+    throw new PayError('--deposit is an amount such as 1.00.')
   if (scheme === 'upto' && transfer === 'eip3009')
     throw new PayError('--scheme upto is paid by permit2 only. Omit --transfer eip3009.')
   if (options.scheme !== undefined && options.redeem !== undefined)
@@ -100,13 +108,14 @@ async function buy(purchase: BuyRequest, options: Options): Promise<number> {
   if (!isRehearsal && wallet !== undefined) asked = await signIn(asked, purchase, wallet, options)
   if (asked.status !== 402) return finishPurchase(asked, purchase, undefined)
   const offered = await read(asked)
-  const terms = await choose(offered, purchase, wallet)
+  const terms = await choose(offered, purchase, wallet, options)
   if (isRehearsal || wallet === undefined) {
     if (!options['no-sign-in'] && SignIn.read(asked.headers, purchase.url) !== undefined)
       say('sign-in    before a payment: the wallet may have this without one')
     return rehearse(terms, offered, wallet)
   }
   if (!(await isAllowed(terms, options))) return 1
+  if (terms.scheme === 'channel') return payByChannel(terms, purchase, wallet, options)
   const { credential, response } = await payBy(terms, purchase, wallet)
   if (!(await lacksAllowance(response, terms)))
     return finishPurchase(response, purchase, credential)
@@ -122,10 +131,81 @@ async function buy(purchase: BuyRequest, options: Options): Promise<number> {
     const again = await send(purchase, {})
     if (again.status !== 402) return finishPurchase(again, purchase, undefined)
     const same = (await read(again)).filter((other) => Terms.isSame(other, terms))
-    fresh = await choose(same, purchase, wallet)
+    fresh = await choose(same, purchase, wallet, options)
   }
   const paid = await payBy(fresh, purchase, wallet, permit)
   return finishPurchase(paid.response, purchase, paid.credential)
+}
+
+/** Pays by a channel, whose deposit --deposit allows, or --max. */
+async function payByChannel(
+  terms: Terms.Terms,
+  purchase: BuyRequest,
+  wallet: Wallet,
+  options: Options,
+): Promise<number> {
+  const { url, method, body, max } = purchase
+  const { asset, payTo } = terms
+  const atomic = (amount: string) => Amount.fromDecimal(amount, asset.decimals)
+  const hash = new Bun.CryptoHasher('sha256').update(JSON.stringify([method, url.href, body ?? '']))
+  const common = { ...wallet, terms, url: url.href, request: hash.digest('hex') }
+  say(`402        ${Terms.describe(terms)}`)
+  const allow = async ({ amountAtomic }: Voucher.Deposit, id: string) => {
+    const amount = Terms.amountOf(terms, amountAtomic)
+    const days = (terms.channel?.withdrawDelay ?? 0) / 86_400
+    if (options.deposit === undefined && amountAtomic > atomic(max.amount))
+      throw new PayError(`The channel needs a deposit of ${amount}, so --deposit must allow it.`)
+    const isStated = options.deposit !== undefined || options.max !== undefined
+    const question = `Deposit ${amount} into a channel with ${payTo}? [y/N] `
+    if (!isStated && amountAtomic > atomic(most.unasked) && !(await isYes(options, question)))
+      throw new PayError('Nothing was paid.')
+    say(`deposit    ${amount} for ${payTo} into ${id}`)
+    say(`           without the merchant it can be withdrawn after ${Number(days.toFixed(2))} days`)
+  }
+  const depositAtomic = options.deposit === undefined ? undefined : atomic(options.deposit)
+  const paid = { terms, payer: Crypto.addressOf(wallet.privateKey) }
+  return buyByChannel<Response, number>(
+    { ...common, files: filesOf(options), depositAtomic, allow },
+    {
+      send: async (payment, key) => {
+        const answer = await sendPayment(payment, key, purchase, { terms, wallet })
+        return { answer, reply: await replyOf(answer) }
+      },
+      finish: async (answer, { state, chargedAtomic, fault }) => {
+        if (fault !== undefined) say(`turnpike: the server is not believed: ${fault}`)
+        const code = await finishPurchase(answer, purchase, paid)
+        if (chargedAtomic !== undefined) say(`charge     ${Terms.amountOf(terms, chargedAtomic)}`)
+        say(`channel    ${Terms.amountOf(terms, Voucher.restOf(state))} are left`)
+        return fault === undefined ? code : 1
+      },
+    },
+  )
+}
+
+/** Sends a payment by a channel. Approves Permit2 for its deposit where that is missing. */
+async function sendPayment(
+  payment: Json.JsonObject,
+  key: string,
+  purchase: BuyRequest,
+  { terms, wallet }: { terms: Terms.Terms; wallet: Wallet },
+): Promise<Response> {
+  const header = 'payment-signature'
+  const response = await present(purchase, { header, value: encodeJson(payment) }, key)
+  if (!(await lacksAllowance(response, terms))) return response
+  const deposit = Json.optional(Json.read(payment, 'payload', 'object'), 'deposit', 'object')
+  if (deposit === undefined) return response
+  say('           the wallet has never approved Permit2 for this token')
+  const whole = { ...terms, amountAtomic: Json.read(deposit, 'amount', 'uint') }
+  if (!Terms.takesPermit(whole)) await approve(whole, wallet, purchase.url)
+  const extensions = Json.optional(payment, 'extensions', 'object')
+  const permitted = Terms.takesPermit(whole)
+    ? { ...payment, extensions: Credential.withPermit(extensions, await signPermit(whole, wallet)) }
+    : payment
+  return present(purchase, { header, value: encodeJson(permitted) }, key)
+}
+
+function filesOf({ env }: Options): ChannelFiles {
+  return openChannelFiles(stateFile({ env }))
 }
 
 /**
@@ -165,14 +245,18 @@ function rehearse(
 }
 
 /** Whether the amount may be signed: above a cent `--max` or the user allows it. */
-async function isAllowed(terms: Terms.Terms, { max, ask }: Options): Promise<boolean> {
+async function isAllowed(terms: Terms.Terms, options: Options): Promise<boolean> {
+  const { max } = options
   const { amountAtomic, asset, payTo } = terms
   if (max !== undefined || amountAtomic <= Amount.fromDecimal(most.unasked, asset.decimals))
     return true
-  const answer = await ask?.(`Pay ${Terms.describe(terms)} to ${payTo}? [y/N] `)
-  if (/^\s*y(es)?\s*$/i.test(answer ?? '')) return true
+  if (await isYes(options, `Pay ${Terms.describe(terms)} to ${payTo}? [y/N] `)) return true
   say('turnpike: nothing was paid')
   return false
+}
+
+async function isYes({ ask }: Options, text: string): Promise<boolean> {
+  return /^\s*y(es)?\s*$/i.test((await ask?.(text)) ?? '')
 }
 
 async function payBy(
@@ -232,6 +316,7 @@ async function choose(
   offered: readonly Terms.Terms[],
   purchase: BuyRequest,
   wallet: Wallet | undefined,
+  options: Options,
 ): Promise<Terms.Terms> {
   if (offered.length === 0) throw new PayError('The 402 has no offer that this buyer can pay.')
   const wanted = offered
@@ -245,6 +330,11 @@ async function choose(
   )
   if (first === undefined) throw new PayError(`${max.exceeded}:`, wanted)
   if (wallet === undefined) return first
+  const open = [first, ...others].find(
+    (terms) =>
+      terms.scheme === 'channel' && hasChannel({ terms, files: filesOf(options), ...wallet }),
+  )
+  if (open !== undefined) return open
   const payer = Crypto.addressOf(wallet.privateKey)
   const chosen = await chooseFunded([first, ...others], payer, wallet.rpc)
   if ('asset' in chosen) return chosen
@@ -305,13 +395,14 @@ function typeOf(body: string): string {
  * Sends a credential. Sends the same one again while the server answers that its settlement is
  * pending or unknown, or when the connection breaks. Never signs a second payment.
  */
-async function present(purchase: BuyRequest, credential: Credential.Credential): Promise<Response> {
-  const until = purchase.now() + pendingMs
+async function present(
+  purchase: BuyRequest,
+  { header, value }: Pick<Credential.Credential, 'header' | 'value'>,
   // With the key, a lost answer is sent again instead of being refused as spent.
-  const headers = {
-    [credential.header]: credential.value,
-    'idempotency-key': crypto.randomUUID(),
-  }
+  key: string = crypto.randomUUID(),
+): Promise<Response> {
+  const until = purchase.now() + pendingMs
+  const headers = { [header]: value, 'idempotency-key': key }
   for (;;) {
     let waitMs = 2000
     let response: Response | undefined

@@ -178,6 +178,17 @@ export function cost(
   )
 }
 
+/** From a channel: what is left of its deposit. */
+export function fromChannel(charged: string, left: string): string {
+  return `${charged} from a channel with ${left} left, whose deposit counts as spent`
+}
+
+/** A call by a channel that was not served. `isOpen`: the same call presents the same voucher. */
+export function notByChannel(what: string, amount: string, isOpen: boolean): string {
+  const next = isOpen ? ` A voucher of ${amount} is signed. ${same}` : ' Nothing was charged.'
+  return `${what}${next}`
+}
+
 /** The last sentence of an answer that the wallet has without a payment. `entitlement`: how. */
 export function covered(entitlement: string): string {
   return `[turnpike] Nothing was paid: ${entitlement}.`

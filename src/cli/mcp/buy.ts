@@ -1,16 +1,27 @@
-import type { Address } from 'viem'
-import * as PaymentMeta from '../../gateway/mcp/Payment'
 import { encodeJson } from '../../protocol/Header'
 import * as Json from '../../protocol/Json'
 import * as Charge from '../buy/Charge'
 import * as Credential from '../buy/Credential'
 import { chooseFunded } from '../buy/funds'
 import * as Terms from '../buy/Terms'
+import { CommandError } from '../Command'
 import * as Answer from './Answer'
-import type { Catalogue } from './catalogue'
-import { createEntitlements, type Entitlements } from './entitlements'
+import {
+  ask,
+  type BuyerOptions,
+  type CallResult,
+  type Context,
+  microsOf,
+  pendingCodes,
+  refusal,
+  served,
+  type Wanted,
+  withNote,
+} from './call'
+import { callByChannel, mayUseChannel } from './channel'
+import { createEntitlements } from './entitlements'
 import { findFates } from './evidence'
-import { type GatewayClient, GatewayError } from './gateway'
+import { GatewayError } from './gateway'
 import type { Tool } from './Listing'
 import * as Sentences from './Sentences'
 import {
@@ -22,37 +33,6 @@ import {
   type Stored,
 } from './spending'
 import * as Text from './Text'
-
-export type CallResult = {
-  content: readonly Answer.Content[]
-  isError?: boolean
-  /** The payment can no longer be settled, so another one may be signed. */
-  isExpired?: boolean
-}
-
-export type Wanted = { name: string; args: Json.JsonObject }
-
-/** What the calls of one client share. */
-export type BuyerOptions = {
-  gateway: GatewayClient
-  catalogue: Catalogue
-  spending: Spending
-  privateKey: Uint8Array
-  payer: Address
-  limits: Sentences.Limits
-  /** `upto` is preferred where it is offered. */
-  scheme: Terms.Scheme
-  /** The only network that is paid on; undefined: any. */
-  network: string | undefined
-  /** Node for the facts of the chain; undefined: the public one of the network. */
-  rpc: string | undefined
-  /** How long a pending payment is presented again, ms. */
-  patienceMs: number
-  /** Unix ms. */
-  now: () => number
-}
-
-type Context = BuyerOptions & { reconcile: () => Promise<void>; entitlements: Entitlements }
 
 export function createBuyer(options: BuyerOptions) {
   const { spending, rpc } = options
@@ -151,8 +131,21 @@ async function buy(
 ): Promise<CallResult> {
   const { spending, limits, now } = context
   if (answer.invalidParams !== '') return refusal(Sentences.invalidArguments(answer.invalidParams))
-  const chosen = await choose(context, wanted, Terms.ofRequired(answer.required))
+  const offered = Terms.ofRequired(answer.required)
+  let chosen = await choose(context, wanted, offered)
   if (typeof chosen === 'string') return refusal(chosen)
+  if (chosen.scheme === 'channel') {
+    try {
+      return await callByChannel(context, wanted, { id, terms: chosen, signal })
+    } catch (error) {
+      if (!(error instanceof CommandError) || error instanceof SpendingError) throw error
+      // A channel is a convenience: what cannot be bought by it is bought without.
+      const others = offered.filter(({ scheme }) => scheme !== 'channel')
+      if (context.scheme === 'channel') return refusal(`${error.message} Nothing was delivered.`)
+      chosen = await choose(context, wanted, others)
+      if (typeof chosen === 'string') return refusal(chosen)
+    }
+  }
   const payment = sign(context, wanted, id, chosen)
   let reserved = spending.reserve(payment, limits.perDayMicros)
   if (reserved.kind === 'limit') {
@@ -168,14 +161,21 @@ async function buy(
 
 /** The terms to pay, or why none of them is paid. */
 async function choose(
-  { limits, scheme, network, catalogue, payer, rpc }: Context,
+  context: Context,
   { name }: Wanted,
   offered: readonly Terms.Terms[],
 ): Promise<Terms.Terms | string> {
-  const wanted = offered
-    .filter((terms) => network === undefined || terms.network === network)
-    .filter((terms) => terms.scheme === 'exact' || scheme === 'upto')
-    .toSorted((a, b) => rankOf(a, scheme) - rankOf(b, scheme))
+  const { limits, scheme = 'channel', network, catalogue, payer, rpc } = context
+  const payable: Terms.Terms[] = []
+  for (const terms of offered) {
+    const isByChannel = terms.scheme === 'channel' && scheme === 'channel'
+    const isWanted =
+      (terms.scheme === 'exact' && context.scheme !== 'channel') ||
+      (terms.scheme === 'upto' && scheme === 'upto') ||
+      (isByChannel && (await mayUseChannel(context, terms)))
+    if (isWanted && (network === undefined || terms.network === network)) payable.push(terms)
+  }
+  const wanted = payable.toSorted((a, b) => rankOf(a, scheme) - rankOf(b, scheme))
   if (wanted.length === 0) return Sentences.cannotPay(offered, network)
   const [first, ...others] = wanted.filter((each) => microsOf(each) <= limits.perCallMicros)
   if (first === undefined) return Sentences.tooDear(wanted, limits)
@@ -193,13 +193,6 @@ async function choose(
 /** The wanted scheme first, then what needs no approval. */
 function rankOf(terms: Terms.Terms, scheme: Terms.Scheme): number {
   return (terms.scheme === scheme ? 0 : 2) + (terms.method === 'eip3009' ? 0 : 1)
-}
-
-/** The amount in millionths of a dollar, rounded up. */
-function microsOf({ amountAtomic, asset: { decimals } }: Terms.Terms): bigint {
-  if (decimals <= 6) return amountAtomic * 10n ** BigInt(6 - decimals)
-  const unit = 10n ** BigInt(decimals - 6)
-  return (amountAtomic + unit - 1n) / unit
 }
 
 function sign(
@@ -230,15 +223,8 @@ function sign(
   }
 }
 
-export function refusal(text: string): CallResult {
-  return { isError: true, content: [Answer.note(text)] }
-}
-
 /** Clocks of chains differ from ours by less. */
 const expiryMarginMs = 30_000
-const waits = { firstMs: 250, mostMs: 2_000 }
-
-const pendingCodes = ['settlement-pending', 'payment-in-progress', 'settlement-reverted']
 const laterCodes = ['not-ready', 'paused', 'budget-spent', 'rate-limited', 'internal-error']
 const lostCodes = [
   'redeem-exhausted',
@@ -273,39 +259,6 @@ async function present(
       if (text === false) return delivered(context, payment, answer)
       return refused(context, payment, problemOf(text))
     }
-  }
-}
-
-/** Repeats the same message while the settlement is pending, and when the connection breaks. */
-async function ask(
-  { gateway, patienceMs, now }: Context,
-  { name, args }: Wanted,
-  { credential, redeem, id }: Stored,
-  signal: AbortSignal,
-): Promise<Answer.Answer | GatewayError> {
-  const _meta = redeem
-    ? { [PaymentMeta.redeemKey]: redeem.token }
-    : {
-        [PaymentMeta.x402PaymentKey]: JSON.parse(credential) as Json.JsonObject,
-        // With the key, a lost answer is sent again instead of being refused as spent.
-        [PaymentMeta.idempotencyKey]: id,
-      }
-  const until = now() + patienceMs
-  for (let waitMs = waits.firstMs; ; waitMs = Math.min(2 * waitMs, waits.mostMs)) {
-    let answer: Answer.Answer | GatewayError
-    try {
-      const params = { name, arguments: args, _meta }
-      answer = Answer.of(await gateway.request('tools/call', params, signal))
-    } catch (error) {
-      if (!(error instanceof GatewayError)) throw error
-      answer = error
-    }
-    const isOpen =
-      answer instanceof GatewayError
-        ? answer.kind === 'lost'
-        : answer.kind === 'problem' && pendingCodes.includes(answer.problem.code)
-    if (!isOpen || signal.aborted || now() + waitMs >= until) return answer
-    await Bun.sleep(waitMs)
   }
 }
 
@@ -358,26 +311,14 @@ function isExpired({ now }: Context, { validBefore }: Stored): boolean {
 }
 
 function delivered(
-  { spending, limits, now, entitlements, catalogue }: Context,
+  context: Context,
   payment: Stored,
   answer: { result: Json.JsonObject; settled?: Json.JsonObject | undefined },
 ): CallResult {
   const { result, settled } = answer
-  entitlements.noteBought(payment.tool, payment.call)
   const transaction = Answer.transactionOf(settled)
-  spending.update(payment.id, { state: 'delivered', transaction })
-  const { spentMicros } = spending.today()
-  const paid = paidOf(payment, settled)
-  const pass = catalogue.passOf(payment.tool)
-  const cost = Sentences.cost(paid, transaction, { spentMicros, limits, now: now() })
-  return withNote(result, cost + (pass === undefined ? '' : Sentences.passSold(pass)))
-}
-
-/** A result of the gateway with a last sentence of ours. */
-function withNote(result: Json.JsonObject, note: string): CallResult {
-  const isError = Json.member(result, 'isError') === true
-  const content = [...Answer.contentOf(result), Answer.note(note)]
-  return { content, ...(isError && { isError }) }
+  context.spending.update(payment.id, { state: 'delivered', transaction })
+  return served(context, payment, result, { paid: paidOf(payment, settled), transaction })
 }
 
 /** The cost of a call: with `upto`, the charge that the gateway names, within the ceiling. */

@@ -1,11 +1,8 @@
 import type { Client } from '../../chain/client'
-import * as Permit2 from '../../chain/permit2'
 import * as Receipt from '../../chain/receipt'
-import * as Token from '../../chain/token'
 import { publicRpcOf } from '../../config/builtin'
-import * as Abi from '../../protocol/Abi'
 import * as Transfer from '../../protocol/Transfer'
-import { askNodes } from '../nodes'
+import { askNodes, isNonceUsed } from '../nodes'
 import type { Fate, Stored } from './spending'
 
 /**
@@ -50,30 +47,14 @@ export async function findFates(
 async function findFate(client: Client, payment: Stored): Promise<Fate | undefined> {
   const block = Receipt.parseBlock(await client.call('eth_getBlockByNumber', ['latest', false]))
   if (block === undefined) return undefined
-  const isUsed = await readNonce(client, payment, block.number)
+  const isUsed = await isNonceUsed(client, payment, `0x${block.number.toString(16)}`)
   if (isUsed === undefined) return undefined
   if (!isUsed) {
     const isPast = block.timestamp > BigInt(payment.validBefore + marginSeconds)
     return isPast ? { kind: 'void' } : undefined
   }
-  if (payment.scheme === 'exact') return { kind: 'charged', micros: payment.signedMicros }
+  if (payment.scheme !== 'upto') return { kind: 'charged', micros: payment.signedMicros }
   return findCharge(client, payment)
-}
-
-/** Whether the nonce is used in a block, which is past the end of the payment. */
-async function readNonce(
-  client: Client,
-  { method, asset, payer, nonce }: Stored,
-  number: bigint,
-): Promise<boolean | undefined> {
-  const call =
-    method === 'eip3009'
-      ? Token.authorizationState(asset, payer, nonce)
-      : Permit2.nonceBitmap(payer, nonce)
-  const answer = await client.call('eth_call', [call, `0x${number.toString(16)}`])
-  const word = Receipt.isHex(answer) ? Abi.uintAt(answer.slice(2)) : undefined
-  if (word === undefined) return undefined
-  return method === 'eip3009' ? word !== 0n : Permit2.isUsed(word, nonce)
 }
 
 /** The cost of a payment by `upto`: the named transaction must be the call that settled it. */

@@ -24,7 +24,8 @@ export type Payment = {
   network: string
   asset: Address
   method: 'eip3009' | 'permit2'
-  scheme: 'exact' | 'upto'
+  /** `channel`: a deposit into one, which is its `call`. */
+  scheme: 'exact' | 'upto' | 'channel'
   payer: Address
   payee: Address
   nonce: Hex
@@ -83,7 +84,7 @@ export class SpendingError extends CommandError {
   override readonly name = 'SpendingError'
 }
 
-const version = 1
+const version = 2
 const keptMs = 30 * 86_400_000
 
 const schema = `
@@ -95,7 +96,7 @@ CREATE TABLE payments (
   network TEXT NOT NULL,
   asset TEXT NOT NULL,
   method TEXT NOT NULL CHECK (method IN ('eip3009', 'permit2')),
-  scheme TEXT NOT NULL CHECK (scheme IN ('exact', 'upto')),
+  scheme TEXT NOT NULL CHECK (scheme IN ('exact', 'upto', 'channel')),
   payer TEXT NOT NULL,
   payee TEXT NOT NULL,
   nonce TEXT NOT NULL,
@@ -231,6 +232,9 @@ function from(db: Database, file: string, now: () => number) {
     unsettled: () => select('WHERE day >= ? AND is_final = 0 LIMIT 64', dayOf()),
     /** Records a state that was read from the chain. */
     settle: (id: string, fate: Fate) => guarded(file, () => settle(db, id, fate)),
+    /** Counts what a channel gave back against its deposits of today, the newest first. */
+    refund: (channel: string, micros: bigint) =>
+      guarded(file, () => refund(db, dayOf(), channel, micros)),
     /** Unfinished payments, the newest first; at most 100. */
     unfinished: () => select(`WHERE ${isOpen} ORDER BY signed_at DESC LIMIT 100`),
     close: () => db.close(),
@@ -272,6 +276,25 @@ function settle(db: Database, id: string, fate: Fate): void {
      redeem_until = NULL, state = CASE state WHEN 'delivered' THEN state ELSE 'over' END
      WHERE id = ? AND is_final = 0`,
   ).run(id)
+}
+
+function refund(db: Database, day: string, channel: string, micros: bigint): void {
+  const lower = db.transaction(() => {
+    const deposits = db
+      .query<{ id: string; used: string }, [string, string]>(
+        `SELECT id, used_micros AS used FROM payments
+         WHERE call = ? AND day >= ? AND scheme = 'channel' ORDER BY signed_at DESC`,
+      )
+      .all(channel, day)
+    let left = micros
+    for (const { id, used } of deposits) {
+      const part = left < BigInt(used) ? left : BigInt(used)
+      left -= part
+      const set = 'UPDATE payments SET used_micros = ?, is_final = 1 WHERE id = ?'
+      db.query(set).run(String(BigInt(used) - part), id)
+    }
+  })
+  lower.immediate()
 }
 
 function storedOf({ tx, token, until, ...row }: Row): Stored {

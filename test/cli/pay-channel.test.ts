@@ -1,0 +1,262 @@
+import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from 'bun:test'
+import { mkdtempSync, readdirSync, rmSync, statSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { channels } from '../../src/cli/buy/channels'
+import { account } from '../../src/demo/accounts'
+import { balanceOf, type Chain, mine } from '../../src/demo/chains'
+import { revert, snapshot } from '../harness/chains'
+import { type ChannelMerchant, startChannelMerchant } from '../harness/channel-merchant'
+import { exitCode } from '../harness/command'
+import { executable } from '../harness/executable'
+import { leaseChain, returnChain } from '../harness/lease'
+import { base } from '../harness/stablecoin'
+import { until } from '../harness/world'
+
+/** `turnpike pay --scheme channel` and `turnpike channels`, with a merchant of the reference. */
+
+const network = { ...base, asset: { ...base.asset, transfer: [...base.asset.transfer] } }
+const selling = { ...network, id: 'eip155:8453' as const, name: 'Base' }
+const buyer = account(1)
+let chain: Chain
+let merchant: ChannelMerchant
+let home: string
+let clean: Awaited<ReturnType<typeof snapshot>>
+beforeAll(async () => {
+  chain = await leaseChain(network)
+})
+beforeEach(async () => {
+  clean = await snapshot(chain)
+  merchant = await startChannelMerchant(selling, chain.url, { minDeposit: 20_000n })
+  home = mkdtempSync(join(tmpdir(), 'turnpike-channels-'))
+})
+afterEach(async () => {
+  merchant.stop()
+  rmSync(home, { recursive: true, force: true })
+  await revert(chain, clean)
+})
+afterAll(() => chain && returnChain(chain))
+
+const env = () => ({
+  ...{ PATH: process.env.PATH ?? '', PAY_KEY: buyer.privateKey, XDG_STATE_HOME: home },
+})
+const start = (args: readonly string[]) =>
+  Bun.spawn([executable, ...args], {
+    ...{ env: env(), stdin: 'ignore', stdout: 'pipe', stderr: 'pipe' },
+  })
+async function run(args: readonly string[]) {
+  const child = start(args)
+  const [out, err, code] = await Promise.all([
+    new Response(child.stdout).text(),
+    new Response(child.stderr).text(),
+    child.exited,
+  ])
+  return { code, out, err }
+}
+const paying = (...more: string[]) => [
+  'pay',
+  merchant.url,
+  '--scheme',
+  'channel',
+  '--rpc',
+  chain.url,
+  ...more,
+]
+const pay = (...more: string[]) => run(paying(...more))
+const close = (...more: string[]) => run(['channels', 'close', '--rpc', chain.url, ...more])
+const directory = () => join(home, 'turnpike', 'channels')
+const files = () => readdirSync(directory()).filter((name) => name.endsWith('.json'))
+const held = () => balanceOf(chain, base.asset.address, buyer.address)
+/** Headers of the payments that the merchant got. */
+const payments = () =>
+  merchant.requests.flatMap(({ headers }) => headers.get('payment-signature') ?? [])
+const decode = (header: string | undefined) =>
+  JSON.parse(Buffer.from(header ?? '', 'base64').toString())
+const kinds = () => payments().map((header) => decode(header).payload.type)
+const encode = (json: object) => Buffer.from(JSON.stringify(json)).toString('base64')
+
+test('one deposit pays many requests, and lost files cost nothing', async () => {
+  const before = await held()
+  const first = await pay('--deposit', '0.05')
+  expect(first).toMatchObject({ code: 0, out: '{"served":1}' })
+  expect(first.err).toContain('deposit    0.050000 USDC for 0x')
+  expect(first.err).toMatch(/settled by 0x[0-9a-f]{64}\n/)
+  expect(first.err).not.toContain(buyer.privateKey.slice(2))
+  const block = await chain.rpc('eth_blockNumber', [])
+  expect((await pay()).err).toContain('channel    0.030000 USDC are left\n')
+  expect(files()).toHaveLength(1)
+  expect(statSync(join(directory(), files()[0] ?? '')).mode & 0o777).toBe(0o600)
+  // Nothing was claimed, so only the merchant knows the two charges.
+  rmSync(home, { recursive: true })
+  const third = await pay()
+  expect(third).toMatchObject({ code: 0, out: '{"served":3}' })
+  expect(third.err).toContain('channel    0.020000 USDC are left\n')
+  expect(await chain.rpc('eth_blockNumber', [])).toBe(block)
+  // The answer of the merchant corrected it once.
+  expect(kinds()).toEqual(['deposit', 'voucher', 'voucher', 'voucher'])
+  expect(await held()).toBe(before - 50_000n)
+})
+
+test('a channel that is used up gets another deposit, within the limit', async () => {
+  await pay('--max', '0.02')
+  await pay()
+  const over = await pay()
+  expect(over).toMatchObject({ code: 1, out: '' })
+  expect(over.err).toContain('The channel needs a deposit of 0.020000 USDC')
+  expect(payments()).toHaveLength(2)
+  expect((await pay('--deposit', '0.02')).err).toContain('channel    0.010000 USDC are left')
+  expect(kinds()).toEqual(['deposit', 'voucher', 'deposit'])
+  const least = await pay('--deposit', '0.019', '--network', 'base')
+  expect(least.err).toContain('channel    0.000000 USDC are left')
+  const small = await pay('--deposit', '0.019')
+  expect(small.err).toContain('The channel takes a deposit of at least 0.020000 USDC.')
+  expect(payments()).toHaveLength(4)
+})
+
+test('the rest comes back in part and whole, and the channel can be used again', async () => {
+  const before = await held()
+  await pay('--deposit', '0.05')
+  const listed = await run(['channels', '--json', '--rpc', chain.url])
+  const [channel] = JSON.parse(listed.out)
+  expect(channel).toMatchObject({ left: '0.040000 USDC', claimed: '0.000000 USDC' })
+  expect((await close('--amount', '0.03')).out).toMatch(/^0\.030000 USDC came back, in .* 0x/)
+  expect((await run(['channels', '--rpc', chain.url])).out).toContain('0.010000 USDC of 0.020000')
+  expect((await close(channel.id.slice(0, 8))).out).toMatch(/^0\.010000 USDC came back/)
+  expect(await held()).toBe(before - 10_000n)
+  expect(files()).toEqual([])
+  expect((await close()).out).toContain('has no such channel here')
+  expect((await pay('--deposit', '0.02')).err).toContain('channel    0.010000 USDC are left')
+})
+
+test('without the merchant the rest is withdrawn, after the delay', async () => {
+  const before = await held()
+  await pay('--deposit', '0.05')
+  merchant.stop()
+  expect((await close()).out).toContain('did not answer; --withdraw gets it back')
+  const lines: string[] = []
+  const withdraw = (now: number) =>
+    exitCode(channels, {
+      ...{ verb: 'close', operand: 'close', withdraw: true, rpc: chain.url, env: env() },
+      ...{ now: () => now, out: (line: string) => void lines.push(line) },
+    })
+  expect(await withdraw(Date.now())).toBe(0)
+  expect(lines[0]).toMatch(/^The withdrawal of 0\.040000 USDC has begun, in transaction 0x/)
+  expect(await withdraw(Date.now())).toBe(1)
+  const after = Date.now() + 901_000
+  await chain.rpc('evm_setTime', [Math.ceil(after / 1000)])
+  await mine(chain)
+  expect(await withdraw(after)).toBe(0)
+  expect(await held()).toBe(before - 10_000n)
+  expect(files()).toEqual([])
+})
+
+test('after a crash the same request sends the same voucher, and another one no higher', async () => {
+  await pay('--deposit', '0.05')
+  merchant.script = (request, serve) =>
+    request.headers.has('payment-signature') ? new Promise(() => undefined) : serve()
+  const child = start(paying())
+  await until('the voucher was sent', () => payments().length === 2)
+  child.kill('SIGKILL')
+  await child.exited
+  merchant.script = undefined
+  expect((await pay('--method', 'POST')).code).toBe(0)
+  expect((await pay()).code).toBe(0)
+  const [, sent, other, again, corrected] = payments()
+  expect(decode(other).payload.voucher).toEqual(decode(sent).payload.voucher)
+  expect(again).toBe(sent)
+  expect(decode(corrected).payload.voucher.maxClaimableAmount).toBe('30000')
+  const keys = merchant.requests.map(({ headers }) => headers.get('idempotency-key'))
+  expect(keys.filter((key) => key === keys[3])).toHaveLength(2)
+})
+
+test('a deposit without an answer is sent again, and never signed twice', async () => {
+  let isLost = true
+  merchant.script = async (request, serve) => {
+    if (!request.headers.has('payment-signature')) return serve()
+    const served = await serve()
+    return isLost ? new Promise(() => undefined) : served
+  }
+  const before = await held()
+  const child = start(paying('--deposit', '0.05'))
+  await until('the deposit arrived', async () => (await held()) < before)
+  child.kill('SIGKILL')
+  await child.exited
+  isLost = false
+  expect((await pay('--method', 'POST')).err).toContain('channel    0.030000 USDC are left')
+  expect(await held()).toBe(before - 50_000n)
+})
+
+test('two processes at once use two channels', async () => {
+  let served = Promise.resolve<unknown>(undefined)
+  merchant.script = async (request, serve) => {
+    if (!request.headers.has('payment-signature')) return serve()
+    await until('both have signed', () => payments().length === 2)
+    // The reference's facilitator does not send two deposits at once.
+    const response = served.then(serve)
+    served = response
+    return response
+  }
+  const both = await Promise.all([pay('--deposit', '0.02'), pay('--deposit', '0.02')])
+  expect(both.map(({ code }) => code)).toEqual([0, 0])
+  expect(files()).toHaveLength(2)
+})
+
+/** The answers of a server that lies, and what the buyer says. */
+const lies: readonly [string, (response: Response) => Response, string][] = [
+  [
+    'a charge above the price',
+    settledAs({ chargedAmount: '10001' }),
+    'it charged 10001 of at most',
+  ],
+  [
+    'a wrong sum of charges',
+    settledAs({ chargedAmount: '9000', channelState: { chargedCumulativeAmount: '30000' } }),
+    '30000 are charged in all, and not 19000',
+  ],
+  [
+    'a state that somebody else has signed',
+    correctedAs({ signedMaxClaimable: '40000', signature: `0x${'11'.repeat(65)}` }),
+    'a voucher that this wallet has not signed',
+  ],
+  [
+    'a charge above its voucher',
+    correctedAs({ signedMaxClaimable: '100', signature: `0x${'11'.repeat(65)}` }),
+    'a charge of 40000 by a voucher of 100',
+  ],
+]
+for (const [name, lie, told] of lies) {
+  test(`attack: a server that answers with ${name} is not believed`, async () => {
+    await pay('--deposit', '0.05')
+    merchant.script = async (request, serve) =>
+      request.headers.has('payment-signature') ? lie(await serve()) : serve()
+    const ran = await pay()
+    expect(ran.code).toBe(1)
+    expect(ran.err).toContain('the server is not believed')
+    expect(ran.err).toContain(told)
+    merchant.script = undefined
+    await pay('--method', 'POST')
+    const maxima = payments().map((each) => decode(each).payload.voucher.maxClaimableAmount)
+    // Never above what was charged and one price.
+    expect(maxima.slice(0, 3)).toEqual(['10000', '20000', '20000'])
+  })
+}
+
+function settledAs(extra: object) {
+  return (response: Response) => {
+    const headers = new Headers(response.headers)
+    const settled = { success: true, transaction: '', network: selling.id, payer: '', extra }
+    headers.set('payment-response', encode(settled))
+    return new Response(response.body, { status: 200, headers })
+  }
+}
+
+function correctedAs(voucherState: object) {
+  const channelState = { chargedCumulativeAmount: '40000' }
+  return () => {
+    const [asked] = merchant.offers
+    const required = decode(asked)
+    required.error = 'invalid_batch_settlement_evm_cumulative_amount_mismatch'
+    Object.assign(required.accepts[0].extra, { channelState, voucherState })
+    return new Response('{}', { status: 402, headers: { 'payment-required': encode(required) } })
+  }
+}
