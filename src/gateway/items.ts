@@ -1,13 +1,12 @@
 import type { Config, Merchant, Method, NetworkConfig, Route } from '../config/Config'
 import { isGiven, passAt, trialNeeds } from '../paywall/entitlement/Entitlements'
+import { takes } from '../paywall/offer/ByChannel'
 import type { Item, RetiredOffer } from '../paywall/offer/Item'
 import type { RetiredOffers } from '../paywall/offer/retired-offers'
 import { mayBeByUse } from '../paywall/usage/ByUse'
 import type * as Network from '../protocol/Network'
 import type { Offer } from '../protocol/Offer'
 import * as Bazaar from './documents/Bazaar'
-
-type Scheme = NonNullable<Route['schemes']>[number]
 
 /** The item that is sold at a route, by method. */
 export type Items = Partial<Record<Method, Item>>
@@ -53,10 +52,9 @@ function itemsOf(
   route: Route,
   { offers, retired, networks }: Terms,
 ): Items {
-  const takes = (scheme: Scheme) => route.schemes?.includes(scheme) ?? true
-  const isExact = takes('exact')
+  const isExact = takes(route, 'exact')
   const mppOffers = isExact ? inMppOrder(offers, service.mppOrder) : []
-  const isByChannel = takes('channel') && networks.some(({ channels }) => channels)
+  const isByChannel = takes(route, 'channel') && networks.some(({ channels }) => channels)
   const signIn = signInTermsOf(route)
   const items: Items = {}
   const idOf = (method: Method) => `${merchant.slug}:${method} ${route.path}`
@@ -76,7 +74,7 @@ function itemsOf(
       mppOffers,
       ...(route.meter === undefined
         ? {}
-        : { mostAtomic: route.priceAtomic, isByUse: takes('upto') && mayBeByUse(merchant) }),
+        : { mostAtomic: route.priceAtomic, isByUse: takes(route, 'upto') && mayBeByUse(merchant) }),
       ...(isByChannel ? { isByChannel } : {}),
       ...(isExact ? {} : { isExact }),
       extensions: [Bazaar.extension(merchant, route, method)],
