@@ -3,7 +3,8 @@ import { join } from 'node:path'
 import { parse as parseToml } from 'smol-toml'
 import { builtIns } from '../../src/config/builtin'
 import { developmentAccounts } from '../../src/config/cross-checks'
-import { configOf, linesOf, payout } from '../harness/config'
+import { needsRestart } from '../../src/config/restart'
+import { configOf, linesOf, payout, small } from '../harness/config'
 
 /** Networks that the executable knows, and files that only name them. */
 
@@ -228,4 +229,16 @@ describe('public test keys', () => {
       [expect.stringContaining('has the public test key')],
     ])
   })
+})
+
+test('a running process keeps the channels of a network', () => {
+  const parsed = (channels: string) =>
+    configOf(small.replace('name = "Base"', `name = "Base"\n${channels}`))
+  const [without, day] = [parsed(''), parsed('channels = {}')]
+  const hours = parsed('channels = { withdraw_delay = "12h" }')
+  const place = [['networks', 'eip155:8453', 'channels']]
+  expect(needsRestart(day, hours)).toEqual(place)
+  expect(needsRestart(without, day)).toEqual(place)
+  expect(needsRestart(day, without)).toEqual(place)
+  expect(needsRestart(day, day)).toEqual([])
 })

@@ -33,7 +33,7 @@ const startBeside = (url: string, own: Fingerprints) =>
   )
 
 describe.skipIf(!hasPostgres)('gateways over one database', () => {
-  test('error: a start with another key of desk or refunds is refused, also beside a version that wrote none', async () => {
+  test('error: a start with another key of desk, refunds or channels is refused, also beside a version that wrote none', async () => {
     const url = await gatewayDatabase()
     const own = fingerprintsOf({ ...secrets, deskKey: key(4), isDeskNamed: true })
     const other = fingerprintsOf({ ...secrets, deskKey: key(5), isDeskNamed: true })
@@ -51,6 +51,15 @@ describe.skipIf(!hasPostgres)('gateways over one database', () => {
     await startBeside(url, own)
     await startBeside(url, from(6))
     expect(await outcomeOf(startBeside(url, from(7)))).toThrow('has another REFUND_KEY (')
+    const claimedBy = (byte: number) => {
+      const keys = { deskKey: key(4), isDeskNamed: true, receiverAuthorizerKey: key(byte) }
+      return fingerprintsOf({ ...secrets, ...keys })
+    }
+    await serve(url, claimedBy(8))
+    await startBeside(url, claimedBy(8))
+    expect(await outcomeOf(startBeside(url, claimedBy(9)))).toThrow(
+      'has another RECEIVER_AUTHORIZER_KEY (',
+    )
   })
 
   test('without DESK_KEY the order of RELAYER_KEYS does not matter, and another key is named', async () => {

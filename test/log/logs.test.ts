@@ -8,7 +8,7 @@ import { until } from '../harness/world'
 
 let shop: Shop
 beforeAll(async () => {
-  shop = await startShop()
+  shop = await startShop({ env: { RECEIVER_AUTHORIZER_KEY: '99'.repeat(32) } })
 })
 afterAll(() => shop.stop())
 
@@ -155,7 +155,8 @@ test('no credential, signature or secret is in any line or answer', async () => 
   const signatures = credentials.map(signatureOf)
   expect(signatures.every((signature) => signature.length >= 130)).toBe(true)
   const { relayerKeys, deskKey, challengeSecrets, receiptKey, adminToken } = shop.secrets
-  const bytes = [...relayerKeys, deskKey, ...challengeSecrets, receiptKey]
+  const { receiverAuthorizerKey = receiptKey } = shop.secrets
+  const bytes = [...relayerKeys, deskKey, ...challengeSecrets, receiptKey, receiverAuthorizerKey]
   const secrets = [
     ...bytes.map((value) => Crypto.hex(value).slice(2)),
     ...bytes.map((value) => Buffer.from(value).toString('base64url')),
