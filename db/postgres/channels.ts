@@ -1,10 +1,14 @@
 import type { Hex } from 'viem'
 import { baseOf, createChannelChanges, createChannelReads, toChannel } from '../channels'
+import { entitlementRow } from '../entitlements'
 import type { ChannelLedger } from '../Ledger'
-import { toPayment } from '../rows'
+import type { Payment } from '../Payment'
+import { paymentOf } from '../rows'
+import { entitlements, payments } from '../schema'
 import type { Parts } from './parts'
 import { selectsOf } from './reader'
-import { chargedEntryOf, confirmedEvents } from './settling'
+import { type Json, rowText, toJson } from './rows'
+import { confirmedEvents } from './settling'
 import { changeOf } from './webhooks'
 
 /** Payment channels, whose vouchers all gateways share. */
@@ -34,21 +38,40 @@ export function createChannels({
           value === true ? 'reserved' : value === null ? undefined : toChannel(value),
       })
     },
-    charge({ channelId, reservationId, payment, rows }) {
+    charge({ channelId, reservationId: reservation, payment, rows }) {
       const id: Hex = `0x${channelId.slice(2).toLowerCase()}`
       const base = baseOf(payment)
       const amounts = { base: String(base), charged: String(base + payment.amountAtomic) }
+      const entitlement =
+        rows && 'entitles' in rows
+          ? toJson(entitlements, entitlementRow(rows.entitles, payment))
+          : null
+      const stored = (value: Json): Payment | undefined => {
+        if (value === null) return undefined
+        const { nonce, key } = value as { nonce: Hex; key: boolean }
+        return paymentOf({
+          ...{ ...payment, nonce },
+          idempotencyKey: key ? payment.idempotencyKey : null,
+        })
+      }
       return commits.add({
         call: 'charge_channel',
         input: {
-          ...{ id, reservation: reservationId, ...amounts },
-          payment: chargedEntryOf({ row: payment, rows }, by),
+          id,
+          reservation,
+          ...amounts,
+          payment: rowText(payments, payment),
+          by,
+          entitlement,
         },
         key: id,
-        read: (value) => (value === null ? undefined : toPayment(value)),
+        read: stored,
         events: {
           types: ['payment.confirmed'],
-          of: (value) => (value === null ? [] : confirmedEvents(toPayment(value))),
+          of: (value) => {
+            const paid = stored(value)
+            return paid === undefined ? [] : confirmedEvents(paid)
+          },
         },
       })
     },

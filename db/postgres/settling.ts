@@ -251,13 +251,7 @@ function locksOf(fresh: readonly NewPayment[]): { locks?: readonly string[] } {
 }
 
 /** The input of `insert_with_rows`. */
-/** The entry of a payment that this gateway delivers from its insert on. */
-export function chargedEntryOf({ row, rows }: NewPayment, gateway: string): Json {
-  const entry = entryOf({ row, rows })
-  return { ...entry, row: { ...entry.row, delivering_by: gateway } }
-}
-
-function entryOf({ row, rows }: NewPayment) {
+function entryOf({ row, rows }: NewPayment): Json {
   const entry = { row: toJson(payments, row) }
   if (rows === undefined) return entry
   if ('settles' in rows) return { ...entry, authorization: true }

@@ -150,7 +150,8 @@ describe('a charge', () => {
   test('writes the payment, what it entitles to and its event in one commit', async () => {
     const channel = await fresh()
     const { id } = await reserved(channel, 100n)
-    const row = chargeRow(channel, id, { baseAtomic: 0n, amountAtomic: 60n })
+    const names = { resource: 'http://gateway.test/?q="a",(b) \\c', idempotencyKey: 'NULL' }
+    const row = chargeRow(channel, id, { baseAtomic: 0n, amountAtomic: 60n }, names)
     const entitles: Entitlement.NewEntitlement = {
       ...{ kind: 'pass', merchant: 'weather', route: '/forecast', fingerprint: undefined },
       ...{ usesMax: 3, periodMs: 60_000 },
@@ -160,7 +161,7 @@ describe('a charge', () => {
     const payment = await channels.charge(charge)
     expect(payment).toMatchObject({
       ...{ id, state: 'confirmed', delivery: 'delivering', attempts: 1, confirmedAt: at + 6 },
-      ...{ transaction: channel.id, logIndex: undefined, blockNumber: undefined },
+      ...{ transaction: channel.id, logIndex: undefined, blockNumber: undefined, purpose: names },
       transfer: { method: 'channel', amountAtomic: 60n, nonce: nonceOf(channel.id, 0n) },
     })
     expect(await ledger.payments.findById(id)).toEqual(payment)

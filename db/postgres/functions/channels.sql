@@ -36,11 +36,14 @@ BEGIN
   RETURN jsonb_build_object('value', CASE WHEN found_row.id IS NOT NULL THEN to_jsonb(found_row) END);
 END $$;
 
--- {id, reservation, base, charged, payment: as of `store_external`}. `value`: the row of the payment, or null
--- when nothing was written.
+-- {id, reservation, base, charged, payment: a `new_payment`, by, entitlement: row | null}. `value`: null when
+-- nothing was written, else {nonce, key: whether it has the buyer's own key}. What was served is charged, even
+-- when another payment has taken that key, or the nonce: a payer may use it for other money, so as to get a
+-- stream that cannot be charged.
 CREATE FUNCTION charge_channel(input jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
 DECLARE
-  entry jsonb := input->'payment';
+  paid new_payment := (input->>'payment')::new_payment;
+  deliverer uuid := input->>'by';
 BEGIN
   UPDATE channels
   SET charged_atomic = input->>'charged', signed_atomic = reserved_atomic,
@@ -51,20 +54,37 @@ BEGIN
   IF NOT FOUND THEN
     RETURN '{"value": null}';
   END IF;
-  -- What was served is charged, even when another payment has taken the buyer's own key, or its nonce: a
-  -- payer may use that for other money, so as to get a stream that cannot be charged.
-  IF entry->'row'->>'idempotency_key' IS NOT NULL AND key_owner(entry->'row') IS NOT NULL THEN
-    entry := jsonb_set(entry, '{row,idempotency_key}', 'null');
+  -- The lock of the money that both triggers take, so that no authorization of it comes in between.
+  PERFORM pg_advisory_xact_lock(
+    hashtextextended(paid.network || lower(paid.asset) || lower(paid.payer) || paid.nonce, 1));
+  IF EXISTS (
+    SELECT 1 FROM authorizations AS a
+    WHERE a.network = paid.network AND lower(a.asset) = lower(paid.asset)
+      AND lower(a.payer) = lower(paid.payer) AND a.nonce = paid.nonce
+  ) THEN
+    paid.nonce := other_nonce(paid.id);
   END IF;
-  BEGIN
-    PERFORM insert_with_rows(entry);
-  EXCEPTION WHEN unique_violation OR SQLSTATE 'TP003' THEN
-    entry := jsonb_set(entry, '{row}', entry->'row' || jsonb_build_object('idempotency_key', NULL,
-      'nonce', '0x' || encode(sha256(convert_to(entry->'row'->>'id', 'UTF8')), 'hex')));
-    PERFORM insert_with_rows(entry);
-  END;
-  RETURN jsonb_build_object('value', entry->'row', 'payments', jsonb_build_array(entry->'row'->'id'));
+  -- Not with an exception, because each of a large commit would be a subtransaction.
+  INSERT INTO payments SELECT paid.*, deliverer ON CONFLICT DO NOTHING;
+  IF NOT FOUND THEN
+    paid.idempotency_key := NULL;
+    INSERT INTO payments SELECT paid.*, deliverer ON CONFLICT DO NOTHING;
+  END IF;
+  IF NOT FOUND THEN
+    paid.nonce := other_nonce(paid.id);
+    INSERT INTO payments SELECT paid.*, deliverer;
+  END IF;
+  IF input->'entitlement' <> 'null' THEN
+    INSERT INTO entitlements
+    SELECT * FROM jsonb_populate_record(NULL::entitlements, input->'entitlement');
+  END IF;
+  RETURN jsonb_build_object('payments', jsonb_build_array(paid.id), 'value',
+    jsonb_build_object('nonce', paid.nonce, 'key', paid.idempotency_key IS NOT NULL));
 END $$;
+
+CREATE FUNCTION other_nonce(payment text) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+  SELECT '0x' || encode(sha256(convert_to(payment, 'UTF8')), 'hex')
+$$;
 
 -- Releases the vouchers that requests of gateways which are gone had reserved.
 CREATE FUNCTION release_channels(input jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$

@@ -51,9 +51,12 @@ DECLARE
   name text := change->>'call';
   answer jsonb;
 BEGIN
-  IF name IN ('launch', 'record', 'deliver') THEN
+  IF name IN ('launch', 'record', 'deliver', 'reserve_channel', 'charge_channel') THEN
     RETURN CASE name WHEN 'launch' THEN launch(change->'input')
-      WHEN 'record' THEN record(change->'input') ELSE deliver(change->'input') END;
+      WHEN 'record' THEN record(change->'input')
+      WHEN 'reserve_channel' THEN reserve_channel(change->'input')
+      WHEN 'charge_channel' THEN charge_channel(change->'input')
+      ELSE deliver(change->'input') END;
   END IF;
   EXECUTE format('SELECT %I($1)', name) INTO answer USING change->'input';
   RETURN answer;
