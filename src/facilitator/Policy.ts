@@ -1,5 +1,6 @@
 import type { Address, Hex } from 'viem'
 import type { Config } from '../config/Config'
+import * as Channel from '../protocol/Channel'
 import * as Crypto from '../protocol/Crypto'
 import type * as Facilitation from '../protocol/Facilitation'
 import * as Permit from '../protocol/Permit'
@@ -46,6 +47,9 @@ export function from(
       Permit.permit2Address,
       Permit.proxyAddress,
       Upto.proxyAddress,
+      Channel.settlementAddress,
+      Channel.eip3009CollectorAddress,
+      Channel.permit2CollectorAddress,
     ]),
     assets: new Map(accepted.map(({ id, asset }) => [id, asset.address])),
     minAmountAtomic,
@@ -75,7 +79,17 @@ export function check(
   // A charge may be nothing where there is no minimum; its ceiling may not.
   const isFree = scheme === 'upto' && amountAtomic === 0n && policy.minAmountAtomic === 0n
   const paidAtomic = isFree ? parsed.signed.amountAtomic : amountAtomic
-  const leastAtomic = policy.minAmountAtomic > 0n ? policy.minAmountAtomic : 1n
+  const { payer } = parsed.signed
+  return checkPayee(policy, { network, asset, payTo, payer }) ?? checkAmount(policy, paidAtomic)
+}
+
+type PayeeTerms = { network: string; asset: Address; payTo: Address; payer: Address | undefined }
+
+/** Why nothing is settled to a payee in an asset. */
+export function checkPayee(
+  policy: Policy,
+  { network, asset, payTo, payer }: PayeeTerms,
+): Fault | undefined {
   if (policy.assets.get(network) !== asset) {
     const own = policy.assets.get(network) ?? 'none'
     return { code: 'asset_not_allowed', detail: `This facilitator settles ${own} on ${network}.` }
@@ -84,14 +98,18 @@ export function check(
     const detail = `This facilitator does not settle for ${payTo}: ask its operator for pay_to.`
     return { code: 'payee_not_allowed', detail }
   }
-  if (payTo === parsed.signed.payer) {
+  if (payTo === payer) {
     return { code: 'payee_not_allowed', detail: 'The payer and the payee are the same.' }
   }
-  if (paidAtomic < leastAtomic) {
-    const detail = `The amount is ${paidAtomic}, below the least of ${leastAtomic} atomic units.`
-    return { code: 'amount_below_minimum', detail }
-  }
   return undefined
+}
+
+/** Why so little is not worth a transaction. */
+export function checkAmount({ minAmountAtomic }: Policy, paidAtomic: bigint): Fault | undefined {
+  const leastAtomic = minAmountAtomic > 0n ? minAmountAtomic : 1n
+  if (paidAtomic >= leastAtomic) return undefined
+  const detail = `The amount is ${paidAtomic}, below the least of ${leastAtomic} atomic units.`
+  return { code: 'amount_below_minimum', detail }
 }
 
 /**

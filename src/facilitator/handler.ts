@@ -7,12 +7,15 @@ import type { Counter } from '../http/metrics'
 import { corsHeaders, toResponse, unknownError } from '../http/problem'
 import * as RateLimit from '../http/rate-limit'
 import type { Log } from '../log'
+import * as Channel from '../protocol/Channel'
 import * as Facilitation from '../protocol/Facilitation'
 import * as Network from '../protocol/Network'
 import * as Problem from '../protocol/Problem'
 import * as Sponsoring from '../protocol/Sponsoring'
 import type { Settlement } from '../settlement/settlement'
 import type { ApprovalSponsor } from '../settlement/sponsorship'
+import type { ChannelCall } from './channel-checks'
+import { answerChannelCall, openChannelCall } from './channels'
 import * as Policy from './Policy'
 import { type SettleCall, type Settled, type SettleRuns, settleOnce } from './settle-once'
 import {
@@ -175,6 +178,7 @@ async function answer(facilitating: Facilitating, incoming: Call): Promise<Respo
   const call = idempotencyKey === undefined ? crypto.randomUUID() : `${keyHash} ${idempotencyKey}`
   const subject = await read(facilitating, request, { operation, key, keyHash, call })
   const headers = { ...common, ...limit, 'X-Request-Id': requestId }
+  if ('asked' in subject) return answerChannel(facilitating, subject, requestId, headers)
   if (operation === 'verify') return verify(facilitating, subject, headers)
   const client = keyHash ?? key
   return settle(facilitating, { subject, idempotencyKey, requestId, client }, headers)
@@ -185,13 +189,17 @@ async function read(
   facilitating: Facilitating,
   request: Request,
   caller: Caller,
-): Promise<CheckedRequest> {
+): Promise<CheckedRequest | ChannelCall> {
   assertUnpacked(request.headers)
   const owner = { client: caller.key, isPaid: true }
   const body = await readBody(request, bodyMaxBytes, facilitating.budget, owner)
-  let subject: Unidentified
+  let subject: Unidentified | ChannelCall
   try {
-    const opened = openRequest(facilitating, body.bytes, caller)
+    const read = openRequest(facilitating, body.bytes, caller)
+    const opened =
+      'channel' in read
+        ? openChannelCall(facilitating.networks, read.channel, caller.operation)
+        : read
     if ('code' in opened) {
       const network = Facilitation.networkNamed(body.bytes) ?? facilitating.anyNetwork
       throw malformed(caller.operation, opened, network)
@@ -200,7 +208,24 @@ async function read(
   } finally {
     body.release()
   }
-  return identify(facilitating, subject)
+  return 'asked' in subject ? subject : identify(facilitating, subject)
+}
+
+async function answerChannel(
+  facilitating: Facilitating,
+  call: ChannelCall,
+  requestId: string,
+  headers: Record<string, string>,
+): Promise<Response> {
+  const { operation, network } = call
+  const answered = await answerChannelCall(facilitating, call)
+  if (answered.kind === 'unavailable') throw notReady(answered)
+  const { kind, answer, json } = answered
+  count(facilitating, operation, kind)
+  if (operation === 'settle') {
+    facilitating.log('facilitator-settle', { requestId, answer, network: network.id })
+  }
+  return Response.json(json, { headers })
 }
 
 async function verify(
@@ -270,12 +295,16 @@ function answerSupported(facilitating: Facilitating): Response {
     if (facilitatorAddress === undefined) return []
     return { x402Version, scheme: 'upto', network, extra: { facilitatorAddress } }
   })
+  // Without a key of ours: the receiver's authorizer of each channel is its own server.
+  const channels = ready
+    .filter(({ id }) => settlement.hasChannels(id))
+    .map(({ id: network }) => ({ x402Version, scheme: Channel.scheme, network }))
   const version1 = ready.flatMap(({ id, asset }) => {
     const network = facilitating.takesV1 ? Network.v1NameOf(id) : undefined
     if (network === undefined || !asset.transfer.includes('eip3009')) return []
     return { x402Version: 1, scheme: 'exact', network }
   })
-  const kinds = [...exact, ...upto, ...version1]
+  const kinds = [...exact, ...upto, ...channels, ...version1]
   const body = JSON.stringify({ kinds, extensions, signers: { 'eip155:*': relayers } })
   const headers = { ...common, 'Cache-Control': 'public, max-age=5' }
   return new Response(body, { headers })

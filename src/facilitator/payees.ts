@@ -74,13 +74,14 @@ export function createPayees({ ledger, networks, priceOf, now }: PayeesOptions) 
         /** Rejects when the database cannot be read; `end` must be called all the same. */
         ready: prepare(),
         /**
-         * Call it once, with the payment's id, when sending has ended. `unsent`: another gateway is to
-         * send it. Never rejects.
+         * Call it once, with the payment's id or the gas limit of a job, when sending has ended. `unsent`:
+         * another gateway is to send it. Never rejects.
          */
-        async end(id: string | 'unsent' | undefined): Promise<void> {
+        async end(id: string | bigint | 'unsent' | undefined): Promise<void> {
           let more = 0
           try {
-            if (id === 'unsent') more = Number(openGas)
+            if (typeof id === 'bigint') more = Number(id)
+            else if (id === 'unsent') more = Number(openGas)
             else if (filled && id !== undefined) more = (await payments.payeeGasOf(id)) - before
           } catch {
             if (filled) days.forget(filled)

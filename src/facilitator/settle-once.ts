@@ -464,12 +464,13 @@ const otherMoney: Settled = {
   detail: 'Idempotency-Key was used for another authorization: use another key.',
 }
 
-const overShare: Settled = {
-  kind: 'unavailable',
+/** The refusal of an unlisted payee that has used its share. */
+export const overShare = {
+  kind: 'unavailable' as const,
   detail:
     'The gas that one payee may have of the budget of today is spent; it starts again at 0:00 UTC.',
   retryAfterSeconds: 600,
-}
+} satisfies Settled
 
 /**
  * A refused call sends nothing, so its `transaction` is empty: x402 specification 2, section 5.3.2. The

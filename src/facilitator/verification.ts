@@ -64,9 +64,9 @@ export function openRequest(
   { sponsor, networks, takesV1, now }: VerificationOptions,
   body: Uint8Array,
   { operation, keyHash, call }: Pick<CheckedRequest, 'operation' | 'keyHash'> & { call: string },
-): Unidentified | Fault {
+): Unidentified | { channel: Facilitation.OfChannel } | Fault {
   const parsed = Facilitation.parse(body, takesV1 ? { call } : undefined)
-  if ('code' in parsed) return parsed
+  if (!('request' in parsed)) return parsed
   const { request, extensions } = parsed
   const { requirements } = request
   const network = networks.find(({ id }) => id === requirements.network)

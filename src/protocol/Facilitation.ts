@@ -1,4 +1,5 @@
 import { Type } from '@sinclair/typebox'
+import { scheme as channelScheme } from './Channel'
 import * as Json from './Json'
 import { isCaip2, ofV1Name, v1NameOf } from './Network'
 import { type Fault, isFault } from './Problem'
@@ -13,6 +14,9 @@ import * as X402V1 from './X402V1'
 
 /** What the request asks for. The amount of the scheme `upto` has another meaning in each. */
 export type Operation = 'verify' | 'settle'
+
+/** A request about a payment channel, whose payload and requirements are not read yet. */
+export type OfChannel = { payload: Json.JsonObject; terms: Json.JsonObject }
 
 /** Payment terms of a resource server. */
 export type Requirements = ReturnType<typeof readRequirements>
@@ -62,7 +66,11 @@ const requirementsSchema = Type.Object({
     Type.Union(amountSchema, { description: 'The amount in version 1, which needs it.' }),
   ),
   maxTimeoutSeconds: Type.Optional(Type.Unknown({ type: 'number', minimum: 0 })),
-  scheme: Type.Union([Type.Literal('exact'), Type.Literal('upto')]),
+  scheme: Type.Union([
+    Type.Literal('exact'),
+    Type.Literal('upto'),
+    Type.Literal(channelScheme, { description: 'In version 2 only.' }),
+  ]),
 })
 
 /** Body of `/verify` and `/settle`. */
@@ -78,18 +86,26 @@ const resourceMax = 2048
 
 /**
  * Reads a request body, with `version1` also one of version 1, whose calls `call` tells apart. The
- * payment's extensions are separate. Faults, which no other payment can correct: `invalid_payload`,
- * `invalid_x402_version`, `unsupported_scheme`, `invalid_network`, `invalid_payment_requirements`.
+ * payment's extensions are separate. ChannelFacilitation.ts reads what is about a channel. Faults, which
+ * no other payment can correct: `invalid_payload`, `invalid_x402_version`, `unsupported_scheme`,
+ * `invalid_network`, `invalid_payment_requirements`.
  */
 export function parse(
   body: Uint8Array,
   version1?: { call: string },
-): { request: FacilitatorRequest; extensions: Json.JsonObject | undefined } | Fault {
+):
+  | { request: FacilitatorRequest; extensions: Json.JsonObject | undefined }
+  | { channel: OfChannel }
+  | Fault {
   let json: Json.JsonObject
   let payload: Json.JsonObject
   try {
     json = Json.parse(body)
     payload = Json.read(json, 'paymentPayload', 'object')
+    const terms = Json.member(json, 'paymentRequirements')
+    if (Json.isObject(terms) && Json.member(terms, 'scheme') === channelScheme) {
+      return { channel: { payload, terms } }
+    }
   } catch (error) {
     return Json.faultOf(error, 'invalid_payload', 'The request')
   }
@@ -108,7 +124,7 @@ export function parse(
     const terms = Json.read(json, 'paymentRequirements', 'object')
     const scheme = Json.member(terms, 'scheme')
     if ((scheme !== 'exact' && scheme !== 'upto') || parsed.channel !== undefined) {
-      const detail = 'paymentRequirements.scheme must be "exact" or "upto".'
+      const detail = `paymentRequirements.scheme must be "exact", "upto" or "${channelScheme}".`
       return { code: 'unsupported_scheme', detail }
     }
     const { method, signed, extensions } = parsed
@@ -167,7 +183,7 @@ function textOr(parent: Json.JsonObject, name: string): string | undefined {
   return typeof value === 'string' ? value : undefined
 }
 
-function readRequirements(scheme: 'exact' | 'upto', terms: Json.JsonObject) {
+export function readRequirements(scheme: 'exact' | 'upto', terms: Json.JsonObject) {
   const extra = Json.optional(terms, 'extra', 'object') ?? {}
   const network = Json.read(terms, 'network', 'text')
   const asset = Json.read(terms, 'asset', 'address')

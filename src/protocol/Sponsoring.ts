@@ -46,13 +46,15 @@ type Options = {
   takesApprovals: boolean
 }
 
+type Approved = Pick<Transfer, 'method' | 'payer' | 'asset' | 'amountAtomic' | 'upto' | 'voucher'>
+
 /**
  * Reads what an extension adds to a Permit2 transfer, or a permit to a deposit by Permit2. An extension that only echoes the server's
  * declaration adds nothing. Faults are those of the reference facilitator, in its order.
  */
 export function read(
   extensions: Json.JsonObject | undefined,
-  transfer: Transfer,
+  transfer: Approved,
   options: Options,
 ): Sponsored | Fault {
   const { method, voucher } = transfer
@@ -100,7 +102,7 @@ function isComplete(info: Json.JsonObject, members: readonly string[]): boolean 
   })
 }
 
-function readPermit(info: Json.JsonObject, transfer: Transfer, now: number): Sponsored | Fault {
+function readPermit(info: Json.JsonObject, transfer: Approved, now: number): Sponsored | Fault {
   const names = readNames(info)
   const valueAtomic = Json.read(info, 'amount', 'uint')
   const deadline = Json.read(info, 'deadline', 'uint')
@@ -127,7 +129,7 @@ function readPermit(info: Json.JsonObject, transfer: Transfer, now: number): Spo
 /** `0x` and a transaction. An approve is far shorter than this limit. */
 const transactionPattern = /^0x(?:[0-9a-fA-F]{2}){1,1024}$/
 
-function readApproval(info: Json.JsonObject, transfer: Transfer): Sponsored | Fault {
+function readApproval(info: Json.JsonObject, transfer: Approved): Sponsored | Fault {
   const names = readNames(info)
   Json.read(info, 'amount', 'uint')
   const raw = Json.read(info, 'signedTransaction', 'text')
@@ -152,7 +154,7 @@ function readNames(info: Json.JsonObject): Names {
 
 function checkNames(
   { from, asset, spender }: Names,
-  transfer: Transfer,
+  transfer: Approved,
   prefix: string,
 ): Fault | undefined {
   if (from !== transfer.payer) {

@@ -54,7 +54,9 @@ describe('HTTPFacilitatorClient', () => {
     const networks = [robinhood, base, 'eip155:84532']
     const schemes = kinds.map(({ scheme, network }) => `${scheme} ${network}`)
     expect(schemes).toEqual([
-      ...['exact', 'upto'].flatMap((scheme) => networks.map((each) => `${scheme} ${each}`)),
+      ...['exact', 'upto', 'batch-settlement'].flatMap((scheme) =>
+        networks.map((each) => `${scheme} ${each}`),
+      ),
       // Of version 1.
       ...['exact base', 'exact base-sepolia'],
     ])

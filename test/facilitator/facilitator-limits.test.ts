@@ -163,7 +163,8 @@ describe('attack 43: unknown clients that want their payments settled', () => {
       kinds: { scheme: string; network: string }[]
     }
     const kinds = supported.kinds.map(({ scheme, network }) => `${scheme} ${network}`)
-    expect(kinds).toEqual(['exact eip155:4663', 'upto eip155:4663'])
+    const schemes = ['exact', 'upto', 'batch-settlement']
+    expect(kinds).toEqual(schemes.map((scheme) => `${scheme} eip155:4663`))
   })
 
   test('error: a spent gas budget of the facilitator does not affect that of the gateway', async () => {

@@ -323,7 +323,7 @@ describe('money of the gateway', () => {
   /** What the gateway does with a ceiling. */
   function authorize(body: Body, purpose: Partial<Purpose> = {}) {
     const parsed = Facilitation.parse(new TextEncoder().encode(JSON.stringify(body)))
-    if ('code' in parsed) throw new Error(parsed.detail)
+    if (!('request' in parsed)) throw new Error('not read')
     const transfer = Facilitation.transferOf(parsed.request, 8453, 'verify')
     return shop.app.settlement.authorizations.authorize(transfer, purposeOf(purpose), options())
   }

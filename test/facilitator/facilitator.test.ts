@@ -52,10 +52,12 @@ describe('supported', () => {
     expect(response.headers.get('cache-control')).toBe('public, max-age=5')
     const json = (await response.json()) as { kinds: unknown; signers: unknown }
     const networks = ['eip155:4663', 'eip155:8453', 'eip155:84532']
-    const exact = networks.map((network) => ({ x402Version: 2, scheme: 'exact', network }))
+    const kinds = ['exact', 'batch-settlement'].flatMap((scheme) =>
+      networks.map((network) => ({ x402Version: 2, scheme, network })),
+    )
     const version1 = { x402Version: 1, scheme: 'exact' }
     const named = ['base', 'base-sepolia'].map((network) => ({ ...version1, network }))
-    expect(json.kinds).toEqual([...exact, ...named])
+    expect(json.kinds).toEqual([...kinds, ...named])
     expect(json.signers).toEqual({ 'eip155:*': [account(0).address] })
     const prefixed = await fetch(`${shop.url}/facilitator/supported`)
     expect(await prefixed.json()).toEqual(json)

@@ -119,12 +119,12 @@ export async function payChannel(
 }
 
 /** The member `deposit`, by the method of the offer. */
-async function signDeposit(
+export async function signDeposit(
   accept: Accept,
   signer: LocalAccount,
   config: ChannelConfig,
   terms: ChannelTerms,
-): Promise<object> {
+): Promise<Record<string, unknown>> {
   const { amount = 100_000n, depositSalt = randomNonce(), validBefore = inSeconds(300) } = terms
   const chainId = chainIdOf(accept)
   const channelId = channelIdOf(config, chainId)

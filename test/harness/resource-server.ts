@@ -1,5 +1,10 @@
 import type { RoutesConfig } from '@x402/core/server'
 import { HTTPFacilitatorClient } from '@x402/core/server'
+import { BatchSettlementEvmScheme as ChannelClientScheme } from '@x402/evm/batch-settlement/client'
+import {
+  type BatchSettlementChannelManager,
+  BatchSettlementEvmScheme as ChannelServerScheme,
+} from '@x402/evm/batch-settlement/server'
 import { ExactEvmScheme as ClientScheme } from '@x402/evm/exact/client'
 import { ExactEvmScheme as ServerScheme } from '@x402/evm/exact/server'
 import { UptoEvmScheme as UptoClientScheme } from '@x402/evm/upto/client'
@@ -15,7 +20,13 @@ import { payee } from './shop'
 /** When a resource server calls its facilitator: before or after it serves. */
 export type Flow = 'authorization' | 'upfront'
 
-export type ResourceServer = { url: string; served(): number; stop(): void }
+export type ResourceServer = {
+  url: string
+  served(): number
+  stop(): void
+  /** Claims, sweeps and refunds its channels. */
+  manager: BatchSettlementChannelManager
+}
 
 export type Selling = {
   method?: TransferMethod
@@ -23,6 +34,8 @@ export type Selling = {
   amountAtomic?: bigint
   /** Sells by `upto`, with `amountAtomic` as the ceiling: what the next answer costs. */
   charge?: () => string
+  /** Sells by channels, whose claims and refunds this account signs. */
+  authorizer?: LocalAccount
   /** Extensions that its 402 declares, by name. */
   extensions?: readonly string[]
   /** The key that it presents to the facilitator. */
@@ -35,13 +48,13 @@ export function startResourceServer(
   network: NetworkConfig,
   selling: Selling = {},
 ): ResourceServer {
-  const { flow = 'authorization', amountAtomic = 10_000n, charge, apiKey } = selling
+  const { flow = 'authorization', amountAtomic = 10_000n, charge, apiKey, authorizer } = selling
   const method = selling.method ?? (charge === undefined ? 'eip3009' : 'permit2')
   const { id, asset } = network
   const routes: RoutesConfig = {
     'GET /paid': {
       accepts: {
-        scheme: charge === undefined ? 'exact' : 'upto',
+        scheme: authorizer ? 'batch-settlement' : charge === undefined ? 'exact' : 'upto',
         network: id,
         payTo: payee,
         price: { amount: String(amountAtomic), asset: asset.address },
@@ -62,9 +75,20 @@ export function startResourceServer(
     },
   }
   let served = 0
-  const resources = new x402ResourceServer(createFacilitatorClient(facilitatorUrl, apiKey))
+  const facilitator = createFacilitatorClient(facilitatorUrl, apiKey)
+  const resources = new x402ResourceServer(facilitator)
+  const channels = new ChannelServerScheme(payee, {
+    ...(authorizer && {
+      receiverAuthorizerSigner: {
+        address: authorizer.address,
+        signTypedData: (text) =>
+          authorizer.signTypedData(text as Parameters<LocalAccount['signTypedData']>[0]),
+      },
+    }),
+  })
   const hono = new Hono()
   resources.register(id, new ServerScheme()).register(id, new UptoServerScheme())
+  if (authorizer !== undefined) resources.register(id, channels)
   hono.use(paymentMiddleware(routes, resources))
   hono.get('/paid', (context) => {
     if (charge !== undefined) setSettlementOverrides(context, { amount: charge() })
@@ -74,6 +98,7 @@ export function startResourceServer(
   return {
     url: `http://127.0.0.1:${server.port}/paid`,
     served: () => served,
+    manager: channels.createChannelManager(facilitator, id, asset.address),
     stop: () => void server.stop(true),
   }
 }
@@ -132,3 +157,14 @@ export async function buyFrom(
 /** Presents a credential again. */
 export const replay = (url: string, credential: string) =>
   fetch(url, { headers: { 'payment-signature': credential } })
+
+/** Buys by channels with @x402/fetch, one after the other: `fetch` pays, `scheme` refunds. */
+export function createChannelBuyer(network: NetworkConfig, signer: LocalAccount, rpcUrl: string) {
+  const scheme = new ChannelClientScheme(signer, { rpcUrl })
+  const client = new x402Client().register(network.id, scheme).setSpendControls({
+    allowedAssets: [
+      { network: network.id, asset: network.asset.address, maxAmountPerPayment: '2000000' },
+    ],
+  })
+  return { scheme, fetch: wrapFetchWithPayment(fetch, client) }
+}

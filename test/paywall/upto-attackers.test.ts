@@ -269,7 +269,7 @@ async function authorize(from: Wallet, validBefore = BigInt(Math.floor(shop.now(
   const terms = { scheme: 'upto' as const, from, amountAtomic: 1000n, validBefore }
   const body = JSON.stringify(await makeBody(network(), terms))
   const parsed = Facilitation.parse(new TextEncoder().encode(body))
-  if ('code' in parsed) throw new Error(parsed.detail)
+  if (!('request' in parsed)) throw new Error('not read')
   const transfer = Facilitation.transferOf(parsed.request, 8453, 'verify')
   const receivedAt = shop.now()
   const options = { id: settlement.createId(), receivedAt, validUntil: receivedAt + 60_000 }

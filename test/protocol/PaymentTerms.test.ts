@@ -12,7 +12,7 @@ const relayers = [account(0).address]
 async function requestOf(made: Made, amount: bigint | number = 5_000n) {
   const body = charging(await makeBody(network, { scheme: 'upto', ...made }), amount)
   const parsed = Facilitation.parse(new TextEncoder().encode(JSON.stringify(body)))
-  if ('code' in parsed) throw new Error(parsed.detail)
+  if (!('request' in parsed)) throw new Error('not read')
   return parsed.request
 }
 

@@ -3,9 +3,11 @@ import type { Payment } from '../../../db/Payment'
 import type { TransferMethod } from '../../protocol/Asset'
 import type * as Network from '../../protocol/Network'
 import * as Refusals from '../read/refusals'
+import type { JobCall } from '../send/Job'
 import { type ChainState, type Context, chainOf } from '../state/state'
 import { claimAll, claimsOf } from './claims'
 import { type Refunded, type RefundOptions, refund } from './refund'
+import { attemptOf, estimateGas, hasFailed, limitOf } from './send'
 import { type Presented, type Settled, takeTurn } from './state'
 import { findChannel, findCharged, outOfStep } from './voucher'
 
@@ -51,6 +53,13 @@ export function createChannelSales(context: Context) {
     async claimAll(network: Network.Id): Promise<number | undefined> {
       const chain = context.chains.get(network)
       return chain && claimsOf(context, chain) && (await claimAll(context, chain))
+    },
+    /** The attempt of a job that is under way, or the next one; undefined after too many. */
+    attemptOf: (key: string) => attemptOf(context, key, hasFailed),
+    /** Gas limit of a call; undefined where it fails. Throws RpcFault. */
+    async gasLimitOf(network: Network.Id, call: JobCall): Promise<bigint | undefined> {
+      const gas = await estimateGas(chainOf(context, network), call)
+      return gas && limitOf(gas)
     },
     /** Refunds a channel. The caller has its turn, and has checked the signature. */
     refund: (transfer: Presented, options: RefundOptions) =>

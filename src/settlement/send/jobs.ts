@@ -12,7 +12,7 @@ import {
   type WaitingJob,
 } from '../state/state'
 import type { Job, JobEnd } from './Job'
-import { openMax, pausedBy } from './relayer'
+import { facilitatorMax, openMax, pausedBy } from './relayer'
 import { writeAndSendJob } from './transaction'
 
 /** Transactions of our own that carry no payment. */
@@ -162,7 +162,14 @@ function chooseRelayer(
     (left, right) => Number(left.isLeaving) - Number(right.isLeaving) || left.open - right.open,
   )
   if (!first) return later('The relayer cannot pay for gas now; try again later.', 30)
+  const isOthers = job.product === 'facilitator'
+  if (isOthers && facilitatingOf(first) >= facilitatorMax) return undefined
   return first.open - first.charges < openMax ? first : undefined
+}
+
+/** Open jobs for other servers. */
+function facilitatingOf({ slots }: Relayer): number {
+  return [...slots.values()].filter(({ job }) => job?.product === 'facilitator').length
 }
 
 /** Throws for an account that is no relayer of the network. */
@@ -185,6 +192,7 @@ function spareWei({ balanceWei = 0n, slots }: Relayer): bigint {
 function isOverBudget(context: Context, chain: ChainState, { kind, product }: Job): boolean {
   // Swaps and refunds move money of buyers and run at any cost. The budget is checked when their
   // payment arrives.
+  if (product === 'facilitator') return Gas.refuseBudget(context, chain, { product }) !== undefined
   if (kind !== 'grant') return false
   const { network, relayers } = chain
   let wei = context.ledger.gas.spentOn(network.id, product, context.now())

@@ -1,0 +1,185 @@
+import type { Address, Hex } from 'viem'
+import { zero } from './Address'
+import type { TransferMethod } from './Asset'
+import * as Channel from './Channel'
+import * as ChannelPayload from './ChannelPayload'
+import * as Facilitation from './Facilitation'
+import * as Json from './Json'
+import { type Fault, isFault } from './Problem'
+
+/**
+ * The request of a resource server to a facilitator about a payment channel, for `/verify` and `/settle`
+ * alike. Its checks that need no chain are in the order of the reference facilitator.
+ */
+
+export type ChannelRequest = {
+  asked: Asked
+  accepted: { scheme: string | undefined; network: string | undefined }
+  requirements: Facilitation.Requirements
+  terms: Pick<ChannelPayload.Expected, 'receiverAuthorizer' | 'withdrawDelay'> & {
+    /** Of deposits; undefined: any. */
+    method: TransferMethod | undefined
+  }
+  extensions: Json.JsonObject | undefined
+}
+
+type Asked =
+  | ({ type: 'presented'; refund: Refund | undefined } & Presented)
+  | { type: 'claim'; claim: Claim }
+  | { type: 'settle'; receiver: Address; token: Address }
+  | { type: 'other' }
+
+/** What a buyer presented to the resource server. */
+export type Presented = ChannelPayload.Read & {
+  /** As it was sent, because callers compare it as text. */
+  payer: string
+}
+
+/** `signature`: of the receiver's authorizer, if the resource server had it. */
+export type Claim = { rows: readonly Channel.ClaimRow[]; signature: Hex | undefined }
+
+/** `amountAtomic`: the most. `claim` goes before it, where that has rows. */
+export type Refund = {
+  amountAtomic: bigint
+  nonce: bigint
+  signature: Hex | undefined
+  claim: Claim
+}
+
+/** The reference claims as many at once. */
+const rowsMax = 100
+
+/** Reads what `Facilitation.parse` found to be about a channel. Faults are those of `parse`. */
+export function read({ payload, terms }: Facilitation.OfChannel): ChannelRequest | Fault {
+  if (Json.member(payload, 'x402Version') !== 2) {
+    return { code: 'invalid_x402_version', detail: 'x402Version must be 2.' }
+  }
+  const of = wellFormed('invalid_payload', 'The payment payload', () => {
+    const accepted = Json.read(payload, 'accepted', 'object')
+    return {
+      asked: readAsked(Json.read(payload, 'payload', 'object')),
+      accepted: { scheme: textOr(accepted, 'scheme'), network: textOr(accepted, 'network') },
+      extensions: Json.optional(payload, 'extensions', 'object'),
+    }
+  })
+  if (isFault(of)) return of
+  const required = wellFormed('invalid_payment_requirements', 'paymentRequirements', () => ({
+    requirements: Facilitation.readRequirements('exact', terms),
+    terms: readTerms(Json.optional(terms, 'extra', 'object') ?? {}),
+  }))
+  return isFault(required) ? required : { ...of, ...required }
+}
+
+function wellFormed<T>(code: string, what: string, read: () => T): T | Fault {
+  try {
+    return read()
+  } catch (error) {
+    return Json.faultOf(error, code, what)
+  }
+}
+
+function textOr(parent: Json.JsonObject, name: string): string | undefined {
+  const value = Json.member(parent, name)
+  return typeof value === 'string' ? value : undefined
+}
+
+function readTerms(extra: Json.JsonObject): ChannelRequest['terms'] {
+  const authorizer = Json.optional(extra, 'receiverAuthorizer', 'address')
+  const delay = Json.optional(extra, 'withdrawDelay', 'uint')
+  const method = Json.optional(extra, 'assetTransferMethod', 'text')
+  return {
+    receiverAuthorizer: authorizer === zero ? undefined : authorizer,
+    withdrawDelay: delay === undefined ? undefined : Number(delay),
+    // Any other text means EIP-3009 for the reference, too.
+    method: method ? (method === 'permit2' ? method : 'eip3009') : undefined,
+  }
+}
+
+function readAsked(inner: Json.JsonObject): Asked {
+  switch (Json.member(inner, 'type')) {
+    case 'deposit':
+    case 'voucher':
+    case 'refund': {
+      const payer = Json.read(Json.read(inner, 'channelConfig', 'object'), 'payer', 'text')
+      const isOrder = ['amount', 'refundNonce', 'claims'].every((name) =>
+        Object.hasOwn(inner, name),
+      )
+      const read = ChannelPayload.read(inner)
+      const refund = read.voucher.kind === 'refund' && isOrder ? readRefund(inner) : undefined
+      return { type: 'presented', ...read, payer, refund }
+    }
+    case 'claim':
+      return { type: 'claim', claim: readClaim(inner) }
+    case 'settle': {
+      const receiver = Json.read(inner, 'receiver', 'address')
+      return { type: 'settle', receiver, token: Json.read(inner, 'token', 'address') }
+    }
+    default:
+      return { type: 'other' }
+  }
+}
+
+function readRefund(inner: Json.JsonObject): Refund {
+  return {
+    amountAtomic: Json.read(inner, 'amount', 'uint128'),
+    nonce: Json.read(inner, 'refundNonce', 'uint'),
+    signature: Json.optional(inner, 'refundAuthorizerSignature', 'signature'),
+    claim: readClaim(inner),
+  }
+}
+
+function readClaim(inner: Json.JsonObject): Claim {
+  const list = Json.member(inner, 'claims')
+  if (!Array.isArray(list) || list.length > rowsMax || !list.every(Json.isObject)) {
+    throw new Json.JsonError(`claims is not an array of at most ${rowsMax} objects`)
+  }
+  const rows = list.map((entry): Channel.ClaimRow => {
+    const voucher = Json.read(entry, 'voucher', 'object')
+    return {
+      config: ChannelPayload.readConfig(Json.read(voucher, 'channel', 'object')),
+      maxAtomic: Json.read(voucher, 'maxClaimableAmount', 'uint128'),
+      signature: Json.read(entry, 'signature', 'signature'),
+      chargedAtomic: Json.read(entry, 'totalClaimed', 'uint128'),
+    }
+  })
+  return { rows, signature: Json.optional(inner, 'claimAuthorizerSignature', 'signature') }
+}
+
+/** The checks of `/verify` that precede all others. */
+export function checkScheme({ accepted, requirements }: ChannelRequest): Fault | undefined {
+  if (accepted.scheme !== Channel.scheme) {
+    return fault(
+      'invalid_batch_settlement_evm_scheme',
+      `accepted.scheme is not "${Channel.scheme}".`,
+    )
+  }
+  if (accepted.network === requirements.network) return undefined
+  const detail = `accepted.network is not the network of the requirements, ${requirements.network}.`
+  return fault('invalid_batch_settlement_evm_network_mismatch', detail)
+}
+
+/** Whether a channel is the one that its resource server requires, and its deposit is well made. */
+export function checkTerms(
+  { requirements, terms }: ChannelRequest,
+  { voucher, depositFault }: Presented,
+  { chainId, now, isSent }: { chainId: number; now: number; isSent: boolean },
+): Fault | undefined {
+  const { payTo, asset, name, version } = requirements
+  const other = ChannelPayload.checkConfig(voucher, { ...terms, chainId, payTo, asset })
+  const { deposit } = voucher
+  if (other !== undefined || deposit === undefined || isSent) return other
+  const method = terms.method ?? deposit.by.method
+  const unlike = ChannelPayload.checkMethod(voucher, method) ?? depositFault
+  if (unlike !== undefined) return unlike
+  if (method === 'eip3009' && (name === undefined || version === undefined)) {
+    return fault(
+      'invalid_batch_settlement_evm_missing_eip712_domain',
+      'extra.name and extra.version of the token are missing.',
+    )
+  }
+  return ChannelPayload.checkWindow(deposit, now)
+}
+
+export function fault(code: string, detail: string): Fault {
+  return { code, detail }
+}
