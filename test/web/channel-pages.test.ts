@@ -164,7 +164,7 @@ describe('the page of a merchant', () => {
   test('a route with channels says so, with the command; another one, or without the contracts, does not', () => {
     const page = pageOf('/a')
     expect(page).toContain('one deposit (from 0.50 USDC on Base, withdrawal in 24 hours)')
-    expect(page).toContain('/m/shop/a&#39; --scheme channel</code>')
+    expect(page).toContain('/m/shop/a&#39; --scheme channel --deposit 0.50</code>')
     for (const other of [pageOf('/b'), pageOf('/a', { ...facts, hasChannels: () => false })])
       expect(other).not.toMatch(/channel/i)
   })
@@ -172,7 +172,7 @@ describe('the page of a merchant', () => {
   test('a route that takes channels alone has no panel that pays, and no command of exact', () => {
     const page = pageOf('/bulk')
     expect(page).toContain('A wallet in a browser cannot pay for this. A program can.')
-    expect(page).toContain('--scheme channel --max 2.00')
+    expect(page).toContain('--scheme channel --deposit 2.00 --max 2.00')
     expect(page).not.toMatch(/npx mppx|@x402\/fetch|Go to payment|Fill in and pay/)
   })
 })

@@ -11,17 +11,25 @@ export function takes({ schemes }: Pick<Route, 'schemes'>, scheme: Scheme): bool
   return schemes?.includes(scheme) ?? true
 }
 
+/** The least deposit of a channel on a network, which pays for one request. */
+export function leastDepositAtomic(
+  { priceAtomic }: Pick<Route, 'priceAtomic'>,
+  { channels }: NetworkConfig,
+): bigint {
+  return Amount.greatest(channels?.minDepositAtomic ?? 0n, priceAtomic)
+}
+
 /** One sentence or more about a route whose channels are on these networks; '' for none. */
 export function sentence(
-  { priceAtomic }: Pick<Route, 'priceAtomic'>,
+  route: Pick<Route, 'priceAtomic'>,
   networks: readonly NetworkConfig[],
 ): string {
-  const terms = networks.flatMap(({ name, asset, channels }) => {
+  const terms = networks.flatMap((network) => {
+    const { name, asset, channels } = network
     if (channels === undefined) return []
-    const { minDepositAtomic, withdrawDelayMs } = channels
-    const least = minDepositAtomic > priceAtomic ? minDepositAtomic : priceAtomic
-    const amount = Amount.toShort(least, asset.decimals)
-    return [`${amount} ${asset.symbol} on ${name}, withdrawal in ${inWords(withdrawDelayMs)}`]
+    const amount = Amount.toShort(leastDepositAtomic(route, network), asset.decimals)
+    const delay = inWords(channels.withdrawDelayMs)
+    return [`${amount} ${asset.symbol} on ${name}, withdrawal in ${delay}`]
   })
   if (terms.length === 0) return ''
   return (

@@ -23,8 +23,8 @@ export type Terms = {
   signsIn?: boolean
   /** Whether the price is paid before the answer, which stock clients do; true by default. */
   isExact?: boolean
-  /** Whether a program may pay by a channel. */
-  hasChannels?: boolean
+  /** The deposit with which a program may open a channel. */
+  depositAtomic?: bigint | undefined
 }
 
 /** What differs between two requests of a route: it decides which options a command has. */
@@ -69,7 +69,8 @@ export function templates(shape: Shape, terms: Terms): Command[] {
     list.push(program(shape, network, { priceAtomic, signsIn }))
     if (network.asset.transfer.includes('eip3009')) list.push(python(shape, network, priceAtomic))
   }
-  if (terms.hasChannels === true) list.push(channel(shape, priceAtomic))
+  if (terms.depositAtomic !== undefined)
+    list.push(channel(shape, priceAtomic, dollars(terms.depositAtomic)))
   if (tool !== undefined) list.push(mcp(terms.baseUrl, priceAtomic, tool))
   return list
 }
@@ -158,7 +159,7 @@ function python(shape: Shape, { id, name, asset }: NetworkConfig, priceAtomic: b
 /** `turnpike pay` signs at most a cent without `--max`. */
 const unaskedAtomic = 10_000n
 
-function channel({ method, hasBody }: Shape, priceAtomic: bigint): Command {
+function channel({ method, hasBody }: Shape, priceAtomic: bigint, deposit: string): Command {
   const verb = method === (hasBody ? 'POST' : 'GET') ? '' : ` --method ${method}`
   const max = priceAtomic > unaskedAtomic ? ` --max ${dollars(priceAtomic)}` : ''
   const body = hasBody ? ' --body @@sh:body@@' : ''
@@ -166,7 +167,7 @@ function channel({ method, hasBody }: Shape, priceAtomic: bigint): Command {
     name: 'Channel',
     pays: true,
     note: 'Deposits once, then pays by vouchers. turnpike channels close gets back what is left.',
-    text: `turnpike pay @@sh:url@@ --scheme channel${max}${verb}${body}`,
+    text: `turnpike pay @@sh:url@@ --scheme channel --deposit ${deposit}${max}${verb}${body}`,
   }
 }
 

@@ -303,10 +303,11 @@ function tabsOf(config: Config, chosen: Chosen): Html {
   const { baseUrl } = service
   const network = Parts.sampleNetwork(Parts.networksOf(networks, merchant))
   const { priceAtomic } = route
+  const [channel] = channelsOf(config, chosen)
   const terms = {
     ...{ baseUrl, network, priceAtomic, tool, signsIn: Entitlements.isGiven(route) },
     isExact: ByChannel.takes(route, 'exact'),
-    hasChannels: channelsOf(config, chosen).length > 0,
+    depositAtomic: channel && ByChannel.leastDepositAtomic(route, channel),
   }
   const byMethod = route.methods.map((method) => {
     const shape = { method, hasBody: Example.takesBody(method) }

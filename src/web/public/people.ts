@@ -68,10 +68,12 @@ function paywallPage(
   const route = merchant && routeAt(merchant, request)
   const unit = merchant && route && Entitlements.unitOf(merchant, route)
   const channels = offersOf(networks, problem, Channel.scheme).map((offer) => offer.network)
+  const [channel] = channels
   const commands = Commands.of(
     { method: 'GET', target, body: undefined },
     {
-      ...{ baseUrl: service.baseUrl, network, priceAtomic, hasChannels: channels.length > 0 },
+      ...{ baseUrl: service.baseUrl, network, priceAtomic },
+      depositAtomic: channel && ByChannel.leastDepositAtomic({ priceAtomic }, channel),
       signsIn: route !== undefined && Entitlements.isGiven(route),
     },
   )
