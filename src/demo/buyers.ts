@@ -101,6 +101,34 @@ export async function buyWithX402(
 }
 
 /**
+ * Buys the same request many times over a payment channel with @x402/fetch, which deposits at first, and
+ * gets the rest back. Throws the client's errors.
+ */
+export async function buyByChannel(
+  world: Pick<World, 'config'>,
+  url: string,
+  account: DemoAccount,
+  { network, requests }: { network: Network.Id; requests: number },
+) {
+  const { wrapFetchWithPayment, x402Client } = await loadX402()
+  const { BatchSettlementEvmScheme } = await loadChannels()
+  const asset = world.config.networks.find(({ id }) => id === network)?.asset
+  if (asset === undefined) throw new Error(`${network} is not configured`)
+  const scheme = new BatchSettlementEvmScheme(account.local())
+  const client = new x402Client().register(network, scheme).setSpendControls({
+    allowedAssets: [{ network, asset: asset.address, maxAmountPerPayment: maxAtomic }],
+  })
+  const answers: Response[] = []
+  const buy = wrapFetchWithPayment(fetch, client)
+  for (let n = 0; n < requests; n++) {
+    const response = await buy(url)
+    await response.arrayBuffer()
+    answers.push(response)
+  }
+  return { answers, refund: await scheme.refund(url) }
+}
+
+/**
  * Gets what a wallet has without a further payment, by the sign-in of @x402/extensions. It pays
  * nothing. Throws the client's errors.
  */
@@ -113,7 +141,7 @@ export async function signInWithX402(url: string, account: DemoAccount): Promise
 
 /** Throws when the clients are not installed. */
 export async function assertClients(): Promise<void> {
-  await Promise.all([loadMppx(), loadX402(), loadSignIn()])
+  await Promise.all([loadMppx(), loadX402(), loadSignIn(), loadChannels()])
 }
 
 async function loadMppx() {
@@ -131,6 +159,10 @@ async function loadX402() {
 
 function loadSignIn() {
   return installed(() => import('@x402/extensions/sign-in-with-x'))
+}
+
+function loadChannels() {
+  return installed(() => import('@x402/evm/batch-settlement/client'))
 }
 
 async function installed<T>(load: () => Promise<T>): Promise<T> {

@@ -212,6 +212,7 @@ describe('turnpike demo', () => {
       '4. @x402/fetch with permit2, a tokenized stock, USDG on eip155:4663',
       '5. @x402/fetch by upto, USDC on eip155:8453',
       '6. a pass that is bought, used twice and refunded, USDC on eip155:8453',
+      '7. @x402/fetch over a payment channel, USDC on eip155:8453',
     ])
     expect(run.out.match(/settled by {2}0x[0-9a-f]{64}/g)).toHaveLength(6)
     expect(run.out).toMatch(
@@ -220,7 +221,12 @@ describe('turnpike demo', () => {
     expect(run.out).toContain('payer   10000.000000 ->  9999.995000 USDC')
     expect(run.out).toContain('payee       0.000000 ->     0.005000 USDC')
     expect(run.out).toContain('relayer     0.000000 ->     0.000000 USDC')
-    const [, byUse = '', pass = ''] = run.out.split(/^[56]\. .*$/m)
+    const [, byUse = '', pass = '', channel = ''] = run.out.split(/^[567]\. .*$/m)
+    expect(channel).toContain('200 requests, 199 of them by a voucher alone')
+    for (const [event, amount] of Object.entries({
+      ...{ deposited: '1.500000', claimed: '1.000000', refunded: '0.500000', settled: '1.000000' },
+    }))
+      expect(channel).toMatch(new RegExp(`^ {2}${event} +${amount} USDC by 0x[0-9a-f]{64}$`, 'm'))
     expect(pass.match(/kind=pass, remaining=(499|498), until="/g)).toHaveLength(2)
     expect(pass).toMatch(
       /The refund of 1\.000000 for pay_\w+ is requested\.\n {2}refunded by 0x[0-9a-f]{64}/,

@@ -17,6 +17,14 @@ again = "24h"
 trial = { requests = 1, per = "wallet", total_per_day = 500, min_balance_age_blocks = 0 }
 pass = { price = "1.00", period = "24h", requests = 500 }
 `
+/** A merchant on one network: with more, the head of a 402 may have no room for channels. */
+const alone = 'slug = "crypto-markets"\n'
+/** Payment channels: one deposit is enough for the requests of the demo, whose last makes a claim due. */
+const channels = `
+[networks."eip155:8453".channels]
+min_deposit = "1.50"
+claim_above = "1.00"
+`
 /** Ports of the gateway, three chains and the upstreams. */
 const portsUsed = 5
 
@@ -73,7 +81,11 @@ function parsePort(text: string | undefined): number {
 
 /** By default the demo sells the samples of the file that ships, wherever it runs. */
 async function readConfiguration(file: string | undefined): Promise<string> {
-  if (file === undefined) return shipped.replace('path = "/air-quality"\n', regular)
+  if (file === undefined)
+    return shipped
+      .replace('path = "/air-quality"\n', regular)
+      .replace(alone, `${alone}networks = ["eip155:8453"]\n`)
+      .concat(channels)
   try {
     return await readFile(file, 'utf8')
   } catch (error) {
@@ -154,6 +166,11 @@ function instructions(world: World, port: number): string {
     'Buy a pass for 500 requests of a day, and use it: the second line costs nothing',
     `  ${pay} '${base}${goods.pass}' --max 1 --network eip155:8453`,
     `  ${pay} '${base}${goods.air}' --sign-in-only`,
+    '',
+    'Deposit 1.50 USDC into a payment channel, buy from it without a transaction, get the rest back',
+    `  ${pay} ${forecast} --scheme channel --deposit 1.50`,
+    `  ${pay} ${forecast} --scheme channel`,
+    `  PAY_KEY=${key} ${self()} channels close --rpc ${world.chains['eip155:8453']?.url}`,
     '',
     'Buy a tokenized stock for 2 USDG',
     `  ${pay} '${base}${goods.stock}' --method POST --max 2 --network eip155:4663`,

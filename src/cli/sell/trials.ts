@@ -1,7 +1,9 @@
 import type { Address } from 'viem'
+import { parseLogs } from '../../chain/receipt'
 import type { Config, StockToken } from '../../config/Config'
 import { account, type DemoAccount } from '../../demo/accounts'
 import {
+  buyByChannel,
   buyWithMppx,
   buyWithX402,
   type Exchange,
@@ -16,6 +18,7 @@ import * as Charge from '../../meter/Charge'
 import * as AddressText from '../../protocol/Address'
 import * as Amount from '../../protocol/Amount'
 import type { Asset, TransferMethod } from '../../protocol/Asset'
+import * as Channel from '../../protocol/Channel'
 import * as Json from '../../protocol/Json'
 import type * as Network from '../../protocol/Network'
 import { isFault } from '../../protocol/Problem'
@@ -35,10 +38,14 @@ export const goods = {
   stock: '/api/stock/buy?symbol=NVDA&usdg=2',
   air: '/m/weather/air-quality?latitude=52.52&longitude=13.41',
   pass: '/m/weather/air-quality/pass',
+  global: '/m/crypto-markets/global',
 }
 
 /** How often the state of a refund is read: for 20 seconds. */
 const refundTries = 200
+
+/** So many requests are paid from one deposit. */
+const requestsByChannel = 200
 
 /** Pays the refunds of the demo. It has stablecoins, as the buyers have. */
 export const refundAccount = account(5)
@@ -166,6 +173,7 @@ export async function buyWithEveryClient(
       return attempt(report, { world, base, trial, position })
     }),
     (report: Report, position: number) => comeBack(report, { world, base, position, now }),
+    (report: Report, position: number) => keepOpen(report, { world, base, position }),
   ]
   for (const [index, step] of steps.entries()) {
     const faults: string[] = []
@@ -272,6 +280,65 @@ async function comeBack(
     describeMoves(report, asset, { before, after: await balances(), moves })
   } catch (error) {
     wrong(error instanceof Error ? error.message : String(error))
+  }
+}
+
+/** A channel: a deposit, requests without a transaction, and a refund. */
+async function keepOpen(
+  report: Report,
+  { world, base, position }: { world: World; base: string; position: number },
+): Promise<void> {
+  const { print, wrong } = report
+  const { config, chains } = world
+  const [id, buyer] = ['eip155:8453' as const, account(3)]
+  const sold = routeOf('crypto-markets/global')(config)
+  const network = config.networks.find((each) => each.id === id)
+  const chain = chains[id]
+  if (sold === undefined || network?.channels === undefined || !chain)
+    return wrong('no network with channels is configured')
+  const { asset } = network
+  const holders = [buyer.address, sold.payee, account(0).address]
+  const balances = () => Promise.all(holders.map((each) => balanceOf(chain, asset.address, each)))
+  const before = await balances()
+  const decimal = (atomic: bigint) => `${Amount.toDecimal(atomic, asset.decimals)} ${asset.symbol}`
+  print(`\n${position}. @x402/fetch over a payment channel, ${asset.symbol} on ${id}\n`)
+  try {
+    const options = { network: id, requests: requestsByChannel }
+    const { answers, refund } = await buyByChannel(world, base + goods.global, buyer, options)
+    const paidAtomic = sold.priceAtomic * BigInt(answers.length)
+    const named = answers.map(({ headers }) => settlementOf(headers.get('payment-response') ?? ''))
+    print(
+      `  ${answers.length} requests, ${named.filter((hash) => hash === '').length} of them by a voucher alone`,
+    )
+    const events = await eventsOf(chain)
+    for (const { name, amountAtomic, transaction } of events)
+      print(`  ${name.padEnd(11)} ${decimal(amountAtomic)} by ${transaction}`)
+    print('')
+    if (answers.some(({ status }) => status !== 200)) wrong('a request was not served')
+    const shown = events.map(({ name, transaction }) => `${name} ${transaction}`)
+    if (
+      !shown.includes(`deposited ${named[0]}`) ||
+      !shown.includes(`refunded ${refund.transaction}`)
+    )
+      wrong('the deposit and the refund are not on the chain')
+    const moves = { payer: -paidAtomic, payee: paidAtomic, relayer: 0n }
+    describeMoves(report, asset, { before, after: await balances(), moves })
+  } catch (error) {
+    wrong(error instanceof Error ? error.message : String(error))
+  }
+}
+
+/** What the contract of channels did, once it has paid out what was claimed. */
+async function eventsOf(chain: Chain) {
+  const filter = { fromBlock: '0x0', address: Channel.settlementAddress }
+  for (let left = refundTries; ; left--) {
+    const logs = parseLogs(await chain.rpc('eth_getLogs', [filter]))
+    const events = logs.flatMap(({ transactionHash: transaction, ...log }) => {
+      const event = Channel.parseEvent(log)
+      return event === undefined ? [] : [{ ...event, transaction }]
+    })
+    if (events.some(({ name }) => name === 'settled') || left === 0) return events
+    await Bun.sleep(100)
   }
 }
 
