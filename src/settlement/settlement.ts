@@ -66,7 +66,7 @@ export async function createSettlement(options: SettlementOptions) {
     ready: background.ready,
     async recover(): Promise<void> {
       await background.recover()
-      looks.start()
+      await looks.start()
     },
     /** Accepts nothing new; resolves when nothing is running or after the limit. */
     async stop(limitMs: number): Promise<void> {

@@ -4,6 +4,7 @@ import type { JobRow } from '../../../db/schema'
 import { priceOf } from '../../chain/head'
 import type { NetworkConfig } from '../../config/Config'
 import * as Abi from '../../protocol/Abi'
+import * as Amount from '../../protocol/Amount'
 import * as Voucher from '../../protocol/Channel'
 import * as Crypto from '../../protocol/Crypto'
 import { dayMs } from '../../protocol/Time'
@@ -98,7 +99,13 @@ export async function claimDue(context: Context, chain: ChainState, terms: Terms
   const gas = claimBaseGas + BigInt(rows.length) * claimRowGas
   const sum = rows.reduce((total, each) => total + each.chargedAtomic - each.claimedAtomic, 0n)
   const isOld = rows.some(({ usedAt }) => usedAt < now() - dayMs)
-  if (isFull || isOld || isWorth(chain, gas, sum)) start(context, chain, rows)
+  // A channel that has less than it was charged, after a withdrawal or a reorganisation, must not make the
+  // claim of the others fail. A node that shows too little only delays the rest.
+  const capped = rows.map((each) => {
+    const chargedAtomic = Amount.least(each.chargedAtomic, each.balanceAtomic)
+    return { ...each, chargedAtomic }
+  })
+  if (isFull || isOld || isWorth(chain, gas, sum)) start(context, chain, capped)
   if (rows.length === 0 && watch.claiming.size === 0) watch.late = undefined
   track(watch, sweep(context, chain, watch))
 }

@@ -13,10 +13,19 @@ import * as Explanation from '../../protocol/Explanation'
 import { permit2Address } from '../../protocol/Permit'
 import * as Refusals from '../read/refusals'
 import { uintOf } from '../read/simulate'
+import type { JobEnd } from '../send/Job'
+import { waitForJob } from '../send/jobs'
 import type { Reason } from '../send/Outcome'
 import type { ChainState, Context } from '../state/state'
 import { pause } from '../state/wait'
-import { attemptOf, countSponsored, hasFailed, runChannelJob, takeSponsored } from './send'
+import {
+  amountIn,
+  attemptOf,
+  countSponsored,
+  hasFailed,
+  runChannelJob,
+  takeSponsored,
+} from './send'
 import { type PaidDeposit, type Presented, remember } from './state'
 import { readChannels, syncChannels } from './watch'
 
@@ -54,13 +63,16 @@ export async function deposit(
   const isKeys = Crypto.recover(digest, given.by.signature) === config.payer
   const asked = isKeys ? withCanonicalV(given) : given
   const startedAt = context.now()
-  const { by, amountAtomic } = asked
+  const { by } = asked
   const key = `deposit:${channelId}:${by.method === 'eip3009' ? by.salt : by.nonce}`
   try {
     const next = await attemptOf(context, key, hasFailed)
     if (next === undefined) return failed(`The deposit of ${channelId} fails on the chain.`)
     const call = Voucher.depositCall(config, asked)
     const isNew = next.row === undefined
+    const until = startedAt + waitMs
+    const before = isNew ? await awaitOther(context, chain, transfer, until) : undefined
+    if (before) return before
     if (isNew) {
       const refused =
         refuseTerms(context, chain, asked) ?? (await refuseState(chain, transfer, asked))
@@ -75,17 +87,20 @@ export async function deposit(
     const taken = isNew ? takeSponsored(context, chain, transfer.payer, depositGas) : undefined
     if (taken && 'kind' in taken) return taken
     const job = { id: next.id, ...call, gasLimit: depositGas, ...taken }
-    const leftMs = Math.max(0, waitMs - Math.max(0, context.now() - startedAt))
+    const leftMs = Math.max(0, Math.min(waitMs, until - context.now()))
     const end = await runChannelJob(context, chain, job, leftMs)
-    if (isNew) countSponsored(context, chain, depositGas, end)
+    if (isNew) countSponsored(context, chain, { signer: transfer.payer, gasLimit: depositGas }, end)
     if (end.kind === 'unavailable') return end
     if (end.kind === 'refused') throw new Error('a deposit has no rows')
     context.metrics.channelJob(chain.network.id, 'deposit', end.kind)
-    if (end.kind === 'pending')
-      return Refusals.later('The deposit is sent and not confirmed yet: send it again.', 2)
-    const channel = await readFunded(context, chain, transfer, shownMs)
-    if (end.kind === 'confirmed' && channel !== undefined)
-      return { kind: 'deposited', channel, transaction: end.transaction, amountAtomic }
+    if (end.kind === 'pending') return unconfirmed
+    const known = await context.ledger.channels.find(channelId)
+    const isRead = (known?.syncedAt ?? 0) > (next.row?.endedAt ?? Number.POSITIVE_INFINITY)
+    const channel =
+      isRead && known && known.balanceAtomic >= voucher.maxAtomic
+        ? remember(context.channels, known)
+        : await readFunded(context, chain, transfer, shownMs)
+    if (end.kind === 'confirmed' && channel !== undefined) return depositedBy(end, channel)
     if (end.kind === 'confirmed')
       return Refusals.later('Not every node shows the deposit yet: send it again.', 2)
     if (channel !== undefined) return found(chain, channel, asked)
@@ -99,6 +114,41 @@ export async function deposit(
 /** Contracts refuse the signature of a key whose v is 0 or 1. */
 function withCanonicalV({ amountAtomic, by }: Voucher.Deposit): Voucher.Deposit {
   return { amountAtomic, by: { ...by, signature: Crypto.withCanonicalV(by.signature) } }
+}
+
+const unconfirmed = Refusals.later(
+  'A deposit of this channel is sent and not confirmed yet: send the same one again.',
+  2,
+)
+
+/**
+ * Waits for another deposit of the channel that is under way: a client that got no answer to it must not
+ * pay twice. Undefined where there is none, or where its money does not cover the voucher.
+ */
+async function awaitOther(
+  context: Context,
+  chain: ChainState,
+  transfer: Presented,
+  until: number,
+): Promise<Deposited | Refusals.PaymentRefusal | undefined> {
+  const { ledger, now } = context
+  const { channelId } = transfer.voucher
+  const sent = await ledger.transactions.unfinished()
+  const id = sent.find(({ job }) => job?.startsWith(`deposit:${channelId}:`))?.job
+  if (id === undefined) return undefined
+  const end = await waitForJob(context, id, Math.max(0, until - now()))
+  if (end.kind === 'pending') return unconfirmed
+  if (end.kind !== 'confirmed') return undefined
+  const channel = await readFunded(context, chain, transfer, shownMs)
+  return channel && depositedBy(end, channel)
+}
+
+function depositedBy(
+  { transaction, receipt }: Extract<JobEnd, { kind: 'confirmed' }>,
+  channel: Channel,
+): Deposited {
+  const amountAtomic = amountIn(receipt.logs, 'deposited', channel.id)
+  return { kind: 'deposited', channel, transaction, amountAtomic }
 }
 
 function failed(detail: string): Refusals.PaymentRefusal {
@@ -241,10 +291,14 @@ async function found(
   } as const
   const node = { host: network.id, call: client.call }
   let transaction: Hex | undefined
-  for await (const logs of Logs.search(node, abilities.logSpans, query)) {
-    const paid = logs.findLast((log) => Voucher.parseEvent(log)?.amountAtomic === amountAtomic)
-    transaction = paid?.transactionHash
-    if (transaction !== undefined) break
+  try {
+    for await (const logs of Logs.search(node, abilities.logSpans, query)) {
+      const paid = logs.findLast((log) => Voucher.parseEvent(log)?.amountAtomic === amountAtomic)
+      transaction = paid?.transactionHash
+      if (transaction !== undefined) break
+    }
+  } catch {
+    // The money is there; only the place of the deposit is not known.
   }
   return { kind: 'deposited', channel, transaction, amountAtomic }
 }

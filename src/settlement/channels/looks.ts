@@ -45,7 +45,12 @@ export function createLooks(context: Context, checkMs: number) {
   })
   context.events.jobs.on((id) => onJob(context, id))
   return {
-    start(): void {
+    async start(): Promise<void> {
+      for (const { transaction, job } of await context.ledger.transactions.unfinished()) {
+        const [kind, id] = job?.split(':') ?? []
+        if (kind === 'channel-refund')
+          watchOf(context, transaction.network).refunding.add(id as Hex)
+      }
       for (const { loop } of loops) loop.start()
     },
     /** Resolves when nothing is in progress; call it when the waits of settlement end. */
@@ -59,12 +64,13 @@ export function createLooks(context: Context, checkMs: number) {
 async function look(context: Context, chain: ChainState, terms: Terms): Promise<void> {
   const { ledger, channels, monotonic } = context
   const { network, abilities } = chain
-  if (!abilities.hasChannels) return
   const watch = watchOf(context, network.id)
   const at = monotonic()
   const totals = (await ledger.channels.totals()).find((each) => each.network === network.id)
   channels.unclaimed.set(network.id, totals?.unclaimedAtomic ?? 0n)
   watch.open = totals?.channels ?? 0
+  // What is open is followed also where a node hides the contracts.
+  if (!abilities.hasChannels && watch.open === 0) return
   if (!keeps(context, chain)) {
     await syncChannels(context, chain, [...watch.changed.keys()])
     // Its keeper reads what is unclaimed, and without that no voucher is taken here either.
@@ -193,7 +199,10 @@ async function onJob({ ledger, chains, channels }: Context, id: string): Promise
   if (!chain) return
   const watch = watchOf({ channels }, chain.network.id)
   if (watch.awaited.has(id)) return
-  const blocks = isOfOne && job.state !== 'confirmed'
+  // A refund may return after its reservation has ended, and leaves the channel less than it shows.
+  if (kind === 'channel-refund')
+    watch.refunding[job.state === 'broadcast' ? 'add' : 'delete'](channelId as Hex)
+  const blocks = kind === 'channel-refund' || (isOfOne && job.state !== 'confirmed')
   const ids = isOfOne ? [channelId as Hex] : watch.claims.get(id)
   // Of an earlier process: its channels are not known.
   if (ids === undefined) watch.isUnread = true

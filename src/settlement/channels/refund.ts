@@ -2,8 +2,6 @@ import type { Hex } from 'viem'
 import type { Channel } from '../../../db/Channel'
 import { RpcError, RpcFault } from '../../chain/client'
 import { pollMs } from '../../chain/head'
-import type { ReceiptLog } from '../../chain/receipt'
-import * as AddressText from '../../protocol/Address'
 import * as Voucher from '../../protocol/Channel'
 import * as Crypto from '../../protocol/Crypto'
 import * as Refusals from '../read/refusals'
@@ -11,6 +9,7 @@ import type { ChainState, Context } from '../state/state'
 import { pause } from '../state/wait'
 import { claimCallOf, owe } from './claims'
 import {
+  amountIn,
   attemptOf,
   countSponsored,
   estimateGas,
@@ -55,7 +54,8 @@ export async function refund(
     const { job, nonce, gasLimit } = begun
     const leftMs = Math.max(0, waitMs - Math.max(0, context.now() - startedAt))
     const end = await runChannelJob(context, chain, job, leftMs)
-    if (gasLimit !== undefined) countSponsored(context, chain, gasLimit, end)
+    const signer = transfer.voucher.config.payerAuthorizer
+    if (gasLimit !== undefined) countSponsored(context, chain, { signer, gasLimit }, end)
     const reservation = refundReservation(nonce)
     if (end.kind === 'unavailable' || end.kind === 'refused') {
       await context.ledger.channels.release(id, reservation)
@@ -73,7 +73,7 @@ export async function refund(
     await context.ledger.channels.release(id, reservation)
     if (end.kind === 'confirmed' && channel) {
       owe(watchOf(context, chain.network.id), channel.config)
-      const amountAtomic = refundedBy(end.receipt.logs, id)
+      const amountAtomic = amountIn(end.receipt.logs, 'refunded', id)
       return { kind: 'refunded', channel, transaction: end.transaction, amountAtomic }
     }
     const detail = `The refund ${end.transaction} failed on the chain: ask for it again.`
@@ -95,7 +95,7 @@ type Begun = {
 async function begin(
   context: Context,
   chain: ChainState,
-  { voucher: { refundAtomic, maxAtomic }, signature, payer }: Presented,
+  { voucher: { refundAtomic, maxAtomic }, signature }: Presented,
   id: Hex,
 ): Promise<Begun | Refusals.PaymentRefusal> {
   const {
@@ -167,7 +167,7 @@ async function begin(
         'The channel has changed.',
       )
   }
-  const taken = takeSponsored(context, chain, payer, gasLimit)
+  const taken = takeSponsored(context, chain, config.payerAuthorizer, gasLimit)
   if ('kind' in taken) {
     await ledger.channels.release(id, reserved.id)
     return taken
@@ -190,13 +190,4 @@ async function readRefunded(
     if (isShown || waitedMs >= shownMs || progress.signal.aborted) return channel
     await pause(pollMs(chain.head), progress.signal)
   }
-}
-
-function refundedBy(logs: readonly ReceiptLog[], id: Hex): bigint {
-  for (const log of logs) {
-    const isOurs = AddressText.equal(log.address, Voucher.settlementAddress)
-    const event = isOurs ? Voucher.parseEvent(log) : undefined
-    if (event?.name === 'refunded' && event.channelId === id) return event.amountAtomic
-  }
-  return 0n
 }

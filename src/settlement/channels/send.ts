@@ -1,8 +1,10 @@
-import type { Address } from 'viem'
+import type { Address, Hex } from 'viem'
 import type { JobRow } from '../../../db/schema'
 import { RpcError, RpcFault } from '../../chain/client'
 import { fees, priceOf } from '../../chain/head'
-import { isHex } from '../../chain/receipt'
+import { isHex, type ReceiptLog } from '../../chain/receipt'
+import * as AddressText from '../../protocol/Address'
+import * as Voucher from '../../protocol/Channel'
 import { dayMs, hourMs } from '../../protocol/Time'
 import * as Refusals from '../read/refusals'
 import type { Job, JobCall, JobEnd } from '../send/Job'
@@ -95,10 +97,10 @@ function claimsWei(chain: ChainState, { open }: ChannelWatch): bigint {
   return (claimBaseGas + rows * claimRowGas) * maxFeeWei
 }
 
-/** Deposits and refunds of a payer in an hour. */
+/** Deposits and refunds of one signer in an hour. */
 const perHour = 10
 
-const payersMax = 10_000
+const signersMax = 10_000
 
 /**
  * Why a deposit or a refund is not sent now: neither costs its payer anything. Together they may cost half of
@@ -107,7 +109,7 @@ const payersMax = 10_000
 export function takeSponsored(
   context: Context,
   chain: ChainState,
-  payer: Address,
+  signer: Address,
   gasLimit: bigint,
 ): Refusals.PaymentRefusal | { keepsWei: bigint } {
   const { network, head } = chain
@@ -125,14 +127,14 @@ export function takeSponsored(
       'tomorrow (UTC).'
     return Refusals.later(detail, 600)
   }
-  const fullAt = Math.max(watch.fullAt.get(payer) ?? 0, now) + hourMs / perHour
+  const fullAt = Math.max(watch.fullAt.get(signer) ?? 0, now) + hourMs / perHour
   if (fullAt - now > hourMs) {
-    const detail = `A payer may send ${perHour} deposits and refunds in an hour; try again later.`
+    const detail = `A signer may send ${perHour} deposits and refunds in an hour; try again later.`
     return Refusals.later(detail, Math.ceil((fullAt - now - hourMs) / 1000))
   }
-  if (watch.fullAt.size >= payersMax)
+  if (watch.fullAt.size >= signersMax)
     for (const [each, at] of watch.fullAt) if (at <= now) watch.fullAt.delete(each)
-  watch.fullAt.set(payer, fullAt)
+  watch.fullAt.set(signer, fullAt)
   watch.sponsored = { day, wei: wei + costWei }
   return { keepsWei: claimsWei(chain, watch) }
 }
@@ -141,13 +143,28 @@ export function takeSponsored(
 export function countSponsored(
   context: Context,
   chain: ChainState,
-  gasLimit: bigint,
+  { signer, gasLimit }: { signer: Address; gasLimit: bigint },
   end: JobEnd,
 ): void {
   const watch = watchOf(context, chain.network.id)
   const spentWei = 'receipt' in end ? end.receipt.spentWei : undefined
   const isUnsent = end.kind === 'unavailable' || end.kind === 'refused'
   if (spentWei === undefined && !isUnsent) return
+  if (isUnsent) watch.fullAt.set(signer, (watch.fullAt.get(signer) ?? 0) - hourMs / perHour)
   const wei = watch.sponsored.wei - gasLimit * priceOf(chain.head) + (spentWei ?? 0n)
   watch.sponsored.wei = wei > 0n ? wei : 0n
+}
+
+/** The amount of the event of a channel in the logs of a receipt; 0 without one. */
+export function amountIn(
+  logs: readonly ReceiptLog[],
+  name: 'deposited' | 'refunded',
+  id: Hex,
+): bigint {
+  for (const log of logs) {
+    const isOurs = AddressText.equal(log.address, Voucher.settlementAddress)
+    const event = isOurs ? Voucher.parseEvent(log) : undefined
+    if (event?.name === name && event.channelId === id) return event.amountAtomic
+  }
+  return 0n
 }

@@ -66,6 +66,8 @@ export type ChannelWatch = {
   wake: () => void
   /** Channels to be read again. `blocks`: before that, no voucher of it is taken. */
   changed: Map<Hex, { blocks: boolean }>
+  /** Channels with a refund that is sent and not on the chain, where no reservation may show it. */
+  refunding: Set<Hex>
   /** All channels are to be read: nothing is known of what happened before. */
   isUnread: boolean
   /** When all channels with unclaimed money were read, by `Context.monotonic`. */
@@ -99,7 +101,7 @@ export type ChannelWatch = {
   open: number
   /** Wei that deposits and refunds have cost on a UTC day. */
   sponsored: { day: number; wei: bigint }
-  /** When a payer may have the full number of deposits and refunds again, unix ms. */
+  /** When a signer may send the full number of deposits and refunds again, unix ms. */
   fullAt: Map<Address, number>
   /** Claims and sweeps of this process. They never reject. */
   running: Set<Promise<void>>
@@ -113,6 +115,7 @@ export function watchOf({ channels }: { channels: Channels }, id: Network.Id): C
     turn: createTurn(),
     wake: () => {},
     changed: new Map(),
+    refunding: new Set(),
     isUnread: true,
     readAt: Number.NEGATIVE_INFINITY,
     block: undefined,

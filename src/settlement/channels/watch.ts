@@ -173,10 +173,11 @@ export function mayTake(
   const seenMs = monotonic() - (channels.seenAt.get(network.id) ?? Number.NEGATIVE_INFINITY)
   if (Math.min(seenMs, now() - syncedAt) > terms.withdrawDelayMs / 10)
     return Refusals.later('The nodes do not show the state of channels now; try again.', 10)
-  if (watch.changed.get(id)?.blocks)
+  if (watch.changed.get(id)?.blocks || watch.refunding.has(id))
     return Refusals.later('The channel is being read from the chain; try again.', 1)
   if ((channels.unclaimed.get(network.id) ?? 0n) < terms.unclaimedMaxAtomic) return undefined
+  // One look for all requests that are refused while a claim is under way.
+  if (watch.claiming.size === 0 && !watch.isClaimDue) watch.wake()
   watch.isClaimDue = true
-  watch.wake()
   return Refusals.later('Vouchers of this network are being claimed; send the same one again.', 5)
 }

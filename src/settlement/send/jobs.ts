@@ -56,7 +56,7 @@ export async function runJob(context: Context, job: Job, options: RunOptions): P
     if (refusal) return refusal
   }
   const spentMs = Math.max(0, context.now() - startedAt)
-  return wait(context, job.id, Math.max(0, options.waitMs - spentMs))
+  return waitForJob(context, job.id, Math.max(0, options.waitMs - spentMs))
 }
 
 /** Queues the job and dispatches; the refusal, or undefined when it is sent. */
@@ -206,7 +206,8 @@ function isOverBudget(context: Context, chain: ChainState, { kind, product }: Jo
   return wei >= network.gasPerDayWei[product]
 }
 
-async function wait(context: Context, id: string, waitMs: number): Promise<JobEnd> {
+/** Waits for the end of a job that is written. */
+export async function waitForJob(context: Context, id: string, waitMs: number): Promise<JobEnd> {
   const { signal } = context.progress
   const until = context.now() + waitMs
   for (;;) {

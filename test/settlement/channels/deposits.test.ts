@@ -90,6 +90,26 @@ describe.concurrent('a deposit', () => {
     expect(await own.row(config)).toMatchObject({ balanceAtomic: 5_000_000n, chargedAtomic: price })
   })
 
+  test('a second deposit waits for the one under way, and is sent only where that is too little', async () => {
+    await using own = await ownChannels()
+    await setAutomine(own.net.chain, false)
+    const { config, transfer } = first(own)
+    expect(await own.pay(transfer, 200)).toMatchObject({ kind: 'unavailable' })
+    // A client without an answer signs another one.
+    const another = () => ({
+      kind: 'deposit' as const,
+      deposit: own.signDeposit(config, 5_000_000n),
+    })
+    const second = own.pay(own.voucher(config, price, price, another()))
+    await setAutomine(own.net.chain, true)
+    await mine(own.net.chain)
+    expect(await second).toMatchObject({ kind: 'authorized' })
+    expect(transactions(own)).toHaveLength(1)
+    const more = own.voucher(config, 6_000_000n, 6_000_000n - price, another())
+    expect(await own.pay(more)).toMatchObject({ kind: 'authorized' })
+    expect(await own.row(config)).toMatchObject({ balanceAtomic: 10_000_000n })
+  })
+
   test('a deposit that a crash left under way is found by the same credential', async () => {
     await using own = await ownChannels()
     await setAutomine(own.net.chain, false)
