@@ -192,6 +192,31 @@ export function refundsChanged(
   }
 }
 
+/** Claims of payment channels that are not made in time. */
+export type LateClaims = {
+  network: Network.Id
+  reason: string
+  /** Unix ms. */
+  since: number
+  unclaimedAtomic: bigint
+}
+
+/** `late` is undefined when claims come in time again. */
+export function claimsChanged(
+  network: Network.Id,
+  late: LateClaims | undefined,
+  at: number,
+): WebhookEvent {
+  const data = late && {
+    network,
+    reason: late.reason.slice(0, textMax),
+    since: isoOf(late.since),
+    unclaimedAtomic: String(late.unclaimedAtomic),
+  }
+  const type = late === undefined ? 'channel.continues' : 'channel.waits'
+  return { type, subject: network, occurrence: `${at}`, at, data: data ?? { network } }
+}
+
 /** `reason`: why the upstream delivers nothing; undefined when it delivers again. */
 export function upstreamChanged(
   merchant: string,

@@ -178,6 +178,11 @@ function watchedOf(parts: AppParts): Parameters<AppParts['webhooks']['watch']>[0
   return {
     networks: settlement.details,
     refunds: refunds.stuck,
+    claims: () =>
+      current.config.networks.flatMap(({ id: network }) => {
+        const late = settlement.channels.claimsOf(network)?.late
+        return late === undefined ? [] : [{ network, ...late }]
+      }),
     refused: () => refusedOf(current.config, parts.refusals),
     certificates() {
       const faults = new Map(

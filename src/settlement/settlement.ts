@@ -2,10 +2,8 @@ import type { Address } from 'viem'
 import type { Payment } from '../../db/Payment'
 import type { Asset } from '../protocol/Asset'
 import * as Crypto from '../protocol/Crypto'
-import type * as Network from '../protocol/Network'
 import type { Transfer } from '../protocol/Transfer'
 import { createChannelSales } from './channels/channels'
-import { lateClaims } from './channels/claims'
 import { createLooks } from './channels/looks'
 import * as CrossCheck from './read/cross-check'
 import { createChainReads } from './read/reads'
@@ -61,8 +59,6 @@ export async function createSettlement(options: SettlementOptions) {
      * it cannot charge what it gives.
      */
     isFresh: options.ledger.lanes.isFresh,
-    /** Why claims of channels come late on a network; undefined while they come in time. */
-    lateClaims: (network: Network.Id) => lateClaims(context, chainOf(context, network)),
     ready: background.ready,
     async recover(): Promise<void> {
       await background.recover()

@@ -97,6 +97,14 @@ const sentences: Partial<Readonly<Record<EventType | 'test', (values: Values) =>
     page: '/refunds',
   }),
   'refund.continues': ({ name }) => ({ what: `No refund waits on ${name} any more.` }),
+  'channel.waits': ({ of, data, name }) => ({
+    what: `Vouchers of channels are not claimed on ${name}. ${Amount.toDecimal(BigInt(String(data.unclaimedAtomic)), 6)} since ${of('since').slice(11, 16)} UTC: ${of('reason')}.`,
+    remedy: 'A withdrawal of a buyer may take it after the delay. Send gas, or repair the node.',
+    page: '/channels',
+  }),
+  'channel.continues': ({ name }) => ({
+    what: `Vouchers of channels are claimed again on ${name}.`,
+  }),
   'network.paused': ({ of, name }) => ({
     what: `${name} cannot settle. ${of('reason')}`,
     remedy: `Nothing is sold on ${name} (${of('network')}) until it can. docs/troubleshooting.md names what to do for each reason.`,

@@ -1,6 +1,8 @@
 import {
   certificateChanged,
+  claimsChanged,
   gasChanged,
+  type LateClaims,
   networkPaused,
   networkResumed,
   refundsChanged,
@@ -34,6 +36,8 @@ export type Watched = {
   refused(): readonly { merchant: string; reason: string }[]
   /** Refunds of each network that wait for an operator. */
   refunds(): readonly StuckRefunds[]
+  /** Networks whose claims of payment channels are late. */
+  claims(): readonly LateClaims[]
   /** Each domain of HTTPS; with a reason where clients cannot use it. */
   certificates(): readonly { domain: string; reason: string | undefined }[]
 }
@@ -75,6 +79,11 @@ export function conditionsOf(watched: Watched, known: readonly string[]): Condit
       const stuck = watched.refunds().find((each) => each.network === network)
       const event = (at: number) => refundsChanged(network, stuck, at)
       return { name: `refund ${network}`, isMet: stuck === undefined, event }
+    }),
+    ...networks.map(({ network }): Condition => {
+      const late = watched.claims().find((each) => each.network === network)
+      const event = (at: number) => claimsChanged(network, late, at)
+      return { name: `channel ${network}`, isMet: late === undefined, event }
     }),
     ...ofRefused(watched.refused(), known),
     ...watched.certificates().map(({ domain, reason }): Condition => {

@@ -110,6 +110,7 @@ function watching() {
         refused: () => states.refused.map((merchant) => ({ merchant, reason: '401' })),
         certificates: () => [],
         refunds: () => [],
+        claims: () => [],
         spentBudgets: async () =>
           states.isSpent
             ? [

@@ -2,7 +2,7 @@ import { afterAll, beforeEach, describe, expect, test } from 'bun:test'
 import { createGrants } from '../../db/sqlite/grants'
 import { createOutbox } from '../../db/sqlite/webhooks'
 import { write } from '../../db/sqlite/write'
-import type { StuckRefunds } from '../../db/WebhookEvent'
+import type { LateClaims, StuckRefunds } from '../../db/WebhookEvent'
 import type { Subscriptions, WebhookLedger } from '../../db/webhooks'
 import { account } from '../../src/demo/accounts'
 import { eventTypes, typesOf } from '../../src/protocol/Webhook'
@@ -254,6 +254,7 @@ describe.concurrent('what fails and recovers', () => {
       refused: [] as string[],
       certificate: undefined as string | undefined,
       refunds: [] as StuckRefunds[],
+      claims: [] as LateClaims[],
     }
     const clock = { ms: own.clock.ms }
     const look = createConditionWatch({
@@ -273,6 +274,7 @@ describe.concurrent('what fails and recovers', () => {
         refused: () => states.refused.map((merchant) => ({ merchant, reason: '401' })),
         certificates: () => [{ domain: 'a.test', reason: states.certificate }],
         refunds: () => states.refunds,
+        claims: () => states.claims,
       },
       now: () => clock.ms,
     })
@@ -317,6 +319,21 @@ describe.concurrent('what fails and recovers', () => {
     expect(await look({ balanceWei: 40_000_000n })).toEqual([
       ['gas.refilled', { ...gas, balanceWei: '40000000', payments: 400 }],
     ])
+  })
+
+  test('claims of channels that are late are reported, and when they come in time again', async () => {
+    await using own = await subscribed()
+    const look = await watching(own)
+    const late = { network, reason: 'no gas', since: 0, unclaimedAtomic: 7n } as const
+    const data = {
+      network,
+      reason: 'no gas',
+      since: '1970-01-01T00:00:00.000Z',
+      unclaimedAtomic: '7',
+    }
+    expect(await look({ claims: [late] })).toEqual([['channel.waits', data]])
+    expect(await look({ claims: [late] }, hour)).toEqual([])
+    expect(await look({ claims: [] })).toEqual([['channel.continues', { network }]])
   })
 
   test('a domain without a good certificate is reported, and when it has one again', async () => {

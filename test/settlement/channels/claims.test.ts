@@ -177,7 +177,7 @@ describe.concurrent('claims', () => {
       kind: 'authorized',
     })
     await until(() => events(own, 'channel-claims-late').length > 0)
-    expect(own.fixture.settlement.lateClaims(own.network.id)).toMatchObject({
+    expect(own.fixture.settlement.channels.claimsOf(own.network.id)?.late).toMatchObject({
       unclaimedAtomic: 1_990_000n,
     })
     // Too little for a sale, and enough for a claim.
@@ -186,7 +186,7 @@ describe.concurrent('claims', () => {
       kind: 'unavailable',
     })
     await until(async () => (await claimedOf(own, config)) === 2_000_000n)
-    await until(() => own.fixture.settlement.lateClaims(own.network.id) === undefined)
+    await until(() => own.fixture.settlement.channels.claimsOf(own.network.id)?.late === undefined)
   })
 
   test('a restart in the middle of a claim and of a sweep sends neither again', async () => {

@@ -193,6 +193,7 @@ describe.concurrent('a deposit', () => {
       },
     ])
     moved.resolve()
+    await until(async () => (await own.row(config))?.balanceAtomic === 0n)
     await until(async () => {
       const end = await own.pay(own.voucher(config, 2n * price, price))
       if (end.kind === 'authorized') throw new Error('a voucher without a deposit was taken')
