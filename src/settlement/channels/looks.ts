@@ -199,9 +199,6 @@ async function onJob({ ledger, chains, channels }: Context, id: string): Promise
   if (!chain) return
   const watch = watchOf({ channels }, chain.network.id)
   if (watch.awaited.has(id)) return
-  // A refund may return after its reservation has ended, and leaves the channel less than it shows.
-  if (kind === 'channel-refund')
-    watch.refunding[job.state === 'broadcast' ? 'add' : 'delete'](channelId as Hex)
   const blocks = kind === 'channel-refund' || (isOfOne && job.state !== 'confirmed')
   const ids = isOfOne ? [channelId as Hex] : watch.claims.get(id)
   // Of an earlier process: its channels are not known.

@@ -37,6 +37,9 @@ export type RefundOptions = {
 /** Longest wait for a node that is behind the one that showed the refund, ms. */
 const shownMs = 10_000
 
+/** Time in which a client that asks again gets the result of the refund of all that there was, ms. */
+const askedAgainMs = 600_000
+
 /**
  * Reserves, claims and refunds what a credential of kind `refund` asks for. The caller has the turn of
  * the channel, and has checked the signature and that the voucher is all that was charged.
@@ -116,20 +119,25 @@ async function begin(
     )
   const leftAtomic = balanceAtomic - chargedAtomic
   const amountAtomic = refundAtomic ?? leftAtomic
-  if (leftAtomic <= 0n && underWay === undefined)
-    return Refusals.refuse(
-      'invalid_batch_settlement_evm_refund_no_balance',
-      `The channel ${id} has nothing to refund.`,
-    )
-  if (amountAtomic <= 0n || amountAtomic > leftAtomic) {
-    if (underWay === undefined)
+  // A client without an answer asks again.
+  const lastNonce = channel.refundNonce - 1n
+  const last = await attemptOf(context, refundJob(id, lastNonce), hasFailed)
+  const lastAt = last?.row && (last.row.endedAt ?? now())
+  const isLast = leftAtomic <= 0n && lastAt !== undefined && lastAt > now() - askedAgainMs
+  if (underWay === undefined && !isLast) {
+    if (leftAtomic <= 0n)
+      return Refusals.refuse(
+        'invalid_batch_settlement_evm_refund_no_balance',
+        `The channel ${id} has nothing to refund.`,
+      )
+    if (amountAtomic <= 0n || amountAtomic > leftAtomic)
       return Refusals.refuse(
         'invalid_batch_settlement_evm_refund_amount_invalid',
         `The channel ${id} has ${leftAtomic} to refund.`,
       )
   }
-  const nonce = underWay ?? channel.refundNonce
-  const next = await attemptOf(context, refundJob(id, nonce), hasFailed)
+  const nonce = isLast ? lastNonce : (underWay ?? channel.refundNonce)
+  const next = isLast ? last : await attemptOf(context, refundJob(id, nonce), hasFailed)
   if (next === undefined)
     return Refusals.refuse(
       'invalid_batch_settlement_evm_refund_transaction_failed',

@@ -7,6 +7,7 @@ import * as Amount from '../../protocol/Amount'
 import * as Voucher from '../../protocol/Channel'
 import * as Refusals from '../read/refusals'
 import type { ChainState, Context } from '../state/state'
+import { attemptOf, hasFailed } from './send'
 import { type ChannelWatch, remember, watchOf } from './state'
 
 /*
@@ -109,6 +110,7 @@ async function note(context: Context, watch: ChannelWatch, channel: Channel): Pr
   const unclaimedAtomic = chargedAtomic - claimedAtomic
   if (unclaimedAtomic <= 0n) watch.due.delete(id)
   await endRefund(context, channel)
+  await noteRefund(context, watch, channel)
   if (withdrawAt === undefined) {
     watch.withdrawals.delete(id)
     return
@@ -119,6 +121,20 @@ async function note(context: Context, watch: ChannelWatch, channel: Channel): Pr
   if (!isNew) return
   context.log('channel-withdrawal', { channel: id, network, unclaimedAtomic })
   watch.wake()
+}
+
+/**
+ * A refund that a reorganisation has removed returns, though its reservation has ended: then the channel has
+ * less than the chain shows.
+ */
+async function noteRefund(
+  { ledger }: Context,
+  { refunding }: ChannelWatch,
+  { id, refundNonce }: Channel,
+): Promise<void> {
+  const next = await attemptOf({ ledger }, refundJob(id, refundNonce), hasFailed)
+  if (next?.row === undefined) refunding.delete(id)
+  else refunding.add(id)
 }
 
 /** A reservation of a refund that never reached its job ends after this time, ms. */

@@ -58,10 +58,13 @@ describe.concurrent('a refund of a channel', () => {
       amountAtomic: 3_980_000n,
     })
     expect((await own.balance(config.payer)) - before).toBe(4_980_000n)
+    // A client without an answer asks again.
     expect(await refund(own, config, { max: 2n * price })).toMatchObject({
-      reason: 'invalid_batch_settlement_evm_refund_no_balance',
+      kind: 'refunded',
+      amountAtomic: 3_980_000n,
     })
     expect(jobs(own)).toHaveLength(2)
+    expect((await own.balance(config.payer)) - before).toBe(4_980_000n)
   })
 
   test('error: a refund above what is left, or of nothing, sends nothing', async () => {
@@ -73,6 +76,10 @@ describe.concurrent('a refund of a channel', () => {
       })
     expect(jobs(own)).toEqual([])
     expect((await own.row(config))?.reserved).toBeUndefined()
+    await own.pay(own.voucher(config, 5_000_000n, 4_990_000n))
+    expect(await refund(own, config, { max: 5_000_000n })).toMatchObject({
+      reason: 'invalid_batch_settlement_evm_refund_no_balance',
+    })
   })
 
   test('a nonce that was used before, or meanwhile, ends in a refund by the next one', async () => {
