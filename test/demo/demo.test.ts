@@ -135,7 +135,7 @@ describe('turnpike demo', () => {
     const commands = run.out
       .replaceAll('\\\n', ' ')
       .match(/^ {2}(PAY_KEY=|curl |MPPX_PRIVATE_KEY=.*--protocol x402$).*$/gm)
-    expect(commands).toHaveLength(9)
+    expect(commands).toHaveLength(12)
     const byUse = commands?.find((each) => each.includes('--scheme upto')) ?? ''
     commands?.push(byUse.replace('{"model"', '{"stream":true,"model"'))
     for (const command of commands ?? []) {
@@ -153,13 +153,15 @@ describe('turnpike demo', () => {
       expect(code).toBe(0)
       if (command.includes('curl')) expect(answer).toStartWith('HTTP/1.1 402 Payment Required')
       else
-        expect(answer).toMatch(/"temperature_2m"|"choices"|"status":"delivered"|"pass":|"us_aqi"/)
+        expect(answer).toMatch(
+          /"temperature_2m"|"choices"|"status":"delivered"|"pass":|"us_aqi"|1\.490000 USDC came back/,
+        )
     }
 
     // An operator reads one line for each sale, also for those by use, whole and as a stream.
     const buyer = String.raw`from 0x7099\u{2026}79C8 in \d+\.\d s$`
     const salesOf = () => run.out.match(/(?<= INFO {2})sold .*\n/g) ?? []
-    await until('every sale is logged', () => salesOf().length >= 7)
+    await until('every sale is logged', () => salesOf().length >= 9)
     const sold = salesOf().map((line) => line.trimEnd())
     expect(sold).toEqual([
       expect.stringMatching(new RegExp(`^sold weather /forecast 0\\.005 USDC ${buyer}`, 'u')),
@@ -169,11 +171,14 @@ describe('turnpike demo', () => {
       expect.stringMatching(
         /^sold weather \/air-quality\/pass 1 USDC from 0x7099\u{2026}79C8 in /u,
       ),
+      expect.stringMatching(new RegExp(`^sold weather /forecast 0\\.005 USDC ${buyer}`, 'u')),
+      expect.stringMatching(new RegExp(`^sold weather /forecast 0\\.005 USDC ${buyer}`, 'u')),
       expect.stringMatching(new RegExp(`^sold weather /forecast 0\\.005 USD[CG] ${buyer}`, 'u')),
       expect.stringMatching(new RegExp(`^sold assistant /chat 0\\.000\\d+ USDC ${buyer}`, 'u')),
     ])
 
-    // The fees of the real networks: on Base gas is a part of a sale of a cent.
+    // The fees of the real networks: on Base gas is a part of a sale of a cent. The channel has a
+    // deposit, a claim and a refund for two sales.
     expect(
       await Promise.all([1, 2, 3].map((offset) => ask(port + offset, 'eth_gasPrice'))),
     ).toEqual([6_000_000, 6_000_000, 36_000_000].map((wei) => `0x${wei.toString(16)}`))
@@ -181,7 +186,7 @@ describe('turnpike demo', () => {
     const spent = /^turnpike_gas_spent_today_wei\{network="eip155:8453",product="gateway"\} (\d+)$/m
     const usd = (Number(spent.exec(metrics)?.[1]) / 1e18) * 4_000
     const onBase = sold.filter((line) => line.includes('USDC'))
-    expect(usd / onBase.length).toBeWithin(0.0005, 0.003)
+    expect(usd / onBase.length).toBeWithin(0.0005, 0.004)
 
     const pids = [run.pid, ...descendants(run.pid)]
     expect(pids.length).toBeGreaterThan(3)

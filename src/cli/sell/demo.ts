@@ -119,6 +119,7 @@ function instructions(world: World, port: number): string {
   const base = `http://localhost:${port}`
   const forecast = `'${base}${goods.forecast}'`
   const key = account(1).privateKey
+  const onBase = world.chains['eip155:8453']?.url
   const pay = `PAY_KEY=${key} ${self()} pay`
   const chains = Object.values(world.chains)
     .toSorted((a, b) => a.port - b.port)
@@ -168,9 +169,9 @@ function instructions(world: World, port: number): string {
     `  ${pay} '${base}${goods.air}' --sign-in-only`,
     '',
     'Deposit 1.50 USDC into a payment channel, buy from it without a transaction, get the rest back',
-    `  ${pay} ${forecast} --scheme channel --deposit 1.50`,
-    `  ${pay} ${forecast} --scheme channel`,
-    `  PAY_KEY=${key} ${self()} channels close --rpc ${world.chains['eip155:8453']?.url}`,
+    `  ${pay} ${forecast} --scheme channel --deposit 1.50 --rpc ${onBase}`,
+    `  ${pay} ${forecast} --scheme channel --rpc ${onBase}`,
+    `  PAY_KEY=${key} ${self()} channels close --rpc ${onBase}`,
     '',
     'Buy a tokenized stock for 2 USDG',
     `  ${pay} '${base}${goods.stock}' --method POST --max 2 --network eip155:4663`,
