@@ -133,6 +133,9 @@ const otherType = fault(
   'payload.type is none that this operation takes.',
 )
 
+/** `amountAtomic`: what it moves; undefined where the least amount does not matter. */
+type Prepared = { call: Call; amountAtomic: bigint | undefined }
+
 /** Reason codes of a transaction that would fail, and of one that has failed. */
 const failures = {
   deposit: {
@@ -162,7 +165,7 @@ type Plan = {
   /** The most gas that it may need. */
   gasMax: bigint
   /** What is sent, unless it is refused, or has no effect any more. Throws RpcFault. */
-  prepare: () => Promise<Call | Refusal | 'nothing'>
+  prepare: () => Promise<Prepared | Refusal | 'nothing'>
   /** Members of the answer to its success. Throws RpcFault. */
   finish: (receipt: Receipt) => Promise<object | Fault>
 }
@@ -218,22 +221,27 @@ async function send(
   }
   const first = await attemptOf(plan.name)
   if (first?.row !== undefined) return run(first.id, ofBefore, 0n)
-  const call = refuseNow(options, network) ?? (await plan.prepare())
-  const isSent = call !== 'nothing' && 'data' in call
-  const gasLimit = isSent ? await gasLimitOf(network, call) : undefined
+  const prepared = refuseNow(options, network) ?? (await plan.prepare())
+  const isSent = prepared !== 'nothing' && 'call' in prepared
+  const gasLimit = isSent ? await gasLimitOf(network, prepared.call) : undefined
   // An equal call may have sent it while this one asked the nodes.
   const next = await attemptOf(plan.name)
   if (next?.row !== undefined) return run(next.id, ofBefore, 0n)
-  if (!isSent) return call
+  if (!isSent) return prepared
   if (gasLimit === undefined || gasLimit > plan.gasMax || next === undefined) {
     const detail = `The transaction fails, or needs more gas than ${plan.gasMax}.`
     return fault(failures[plan.what].simulated, detail)
   }
-  const { payee } = plan
-  const isUnlisted = Policy.isUnlisted(policy, payee)
-  if (isUnlisted) await payees.load()
+  const { call, amountAtomic } = prepared
+  const parts = (gasLimit + contractGas - 1n) / contractGas
+  const little = amountAtomic !== undefined && Policy.checkAmount(policy, amountAtomic / parts)
+  if (little) return little
+  // A stranger has a deposit back by a refund, so the least amount does not limit it.
+  const payee = policy.takesUpto ? plan.payee : Channel.settlementAddress
+  const isShared = !policy.takesUpto || Policy.isUnlisted(policy, payee)
+  if (isShared) await payees.load()
   // Do not await from here to the count: calls for one payee must not pass its share together.
-  if (isUnlisted && payees.isSpent(network, payee)) return overShare
+  if (isShared && payees.isSpent(network, payee)) return overShare
   const count = payees.begin({ network, payee, known: undefined })
   let end: JobEnd | undefined
   try {
@@ -255,6 +263,7 @@ async function planOf(options: Options, call: ChannelCall): Promise<Plan | Fault
   return asked.refund === undefined ? otherType : planOfRefund(options, call, asked, asked.refund)
 }
 
+/** The least amount pays for so much gas, which a payment of a wallet with code may need. */
 const contractGas = 600_000n
 /** Of a row whose payer has code. */
 const rowGas = 150_000n
@@ -274,7 +283,8 @@ function planOfDeposit(
     gasMax: contractGas,
     async prepare() {
       const examined = await examine(options, call, presented)
-      return 'state' in examined ? (examined.call ?? 'nothing') : examined
+      if (!('state' in examined)) return examined
+      return examined.call ? { call: examined.call, amountAtomic } : 'nothing'
     },
     async finish(receipt) {
       const amount = amountIn(receipt, 'deposited', channelId)
@@ -316,7 +326,7 @@ function planOfClaim(
       }, 0n)
       // All of it was claimed before, perhaps by another sender.
       if (grownAtomic === 0n) return 'nothing'
-      return Policy.checkAmount(options.policy, grownAtomic) ?? claim
+      return { call: claim, amountAtomic: grownAtomic }
     },
     finish: async () => ({}),
   }
@@ -379,12 +389,9 @@ async function planOfSweep(
     payee: receiver,
     gasMax: contractGas,
     async prepare() {
-      const little = Policy.checkAmount(options.policy, claimedAtomic - settledAtomic)
-      const fails = fault(
-        'invalid_batch_settlement_evm_settle_simulation_failed',
-        'The contract refuses the settlement.',
-      )
-      return little ?? (results[1] === undefined ? fails : sweep)
+      if (results[1] !== undefined)
+        return { call: sweep, amountAtomic: claimedAtomic - settledAtomic }
+      return fault(failures.settle.simulated, 'The contract refuses the settlement.')
     },
     async finish(receipt) {
       const amount = amountIn(receipt, 'settled', receiver)
@@ -430,8 +437,8 @@ function planOfRefund(
       if (sent === undefined) return unsigned
       if (found.results[0] === undefined) return fails
       // A buyer may close a channel whatever is left of it.
-      const isAll = amountAtomic >= balanceAtomic - total
-      return (isAll ? undefined : Policy.checkAmount(options.policy, amountAtomic)) ?? sent
+      const isAll = amountAtomic >= balanceAtomic - total && rows.length <= 1
+      return { call: sent, amountAtomic: isAll ? undefined : amountAtomic }
     },
     async finish(receipt) {
       const amount = amountIn(receipt, 'refunded', id)

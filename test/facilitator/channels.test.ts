@@ -13,7 +13,7 @@ import {
   makeChannelBody,
 } from '../harness/channel-facilitation'
 import { networkOf as networkIn } from '../harness/differential'
-import { post } from '../harness/facilitation'
+import { makeBody, post } from '../harness/facilitation'
 import { createChannelBuyer, startResourceServer } from '../harness/resource-server'
 import { payee, type Shop, startShop } from '../harness/shop'
 import { GreedyWallet } from '../harness/wallets'
@@ -191,6 +191,29 @@ describe('strangers', () => {
         503,
       ])
     expect(jobs()).toBe(before)
+    await shop.restart(withFacilitator(shop.config, {}))
+  })
+
+  test('attack: deposits and refunds without a key leave gas for payments by other schemes', async () => {
+    const spent = () =>
+      BigInt(String(shop.rows("SELECT wei FROM gas_spent WHERE network = 'eip155:8453'")[0]?.wei))
+    const networks = shop.config.networks.map((each) => ({
+      ...each,
+      gasPerDayWei: { ...each.gasPerDayWei, facilitator: spent() * 3n },
+    }))
+    const tight = { ...withFacilitator(shop.config, {}), networks }
+    await shop.restart(tight)
+    const config = { salt: fresh() }
+    expect(await settle({ kind: 'deposit', config })).toMatchObject({ success: true })
+    const refund = { kind: 'order', config } as const
+    const refused = await ask('settle', await make(refund))
+    expect([refused.status, refused.json.success]).toEqual([503, undefined])
+    const exact = await post(`${shop.url}/settle`, await makeBody(networkIn(shop, base)))
+    expect(exact.json).toMatchObject({ success: true })
+    const hash: Hex = `0x${new Bun.CryptoHasher('sha256').update('key').digest('hex')}`
+    expect(await shop.app.reload(withFacilitator(tight, { apiKeyHashes: [hash] }))).toEqual([])
+    const keyed = await post(`${shop.url}/settle`, await make(refund), { 'x-api-key': 'key' })
+    expect(keyed.json).toMatchObject({ success: true, amount: '1000' })
     await shop.restart(withFacilitator(shop.config, {}))
   })
 
