@@ -14,6 +14,7 @@ import type * as Preset from '../../meter/Preset'
 import * as Ip from '../../net/Ip'
 import { readText } from '../../net/read-text'
 import { createResolver, type Resolve } from '../../net/resolve'
+import { takes } from '../../paywall/offer/ByChannel'
 import * as ByUse from '../../paywall/usage/ByUse'
 import * as Abi from '../../protocol/Abi'
 import * as AddressText from '../../protocol/Address'
@@ -454,9 +455,7 @@ export async function findMissingProxies(config: Config): Promise<Finding[]> {
     const isSold = (isOf: (route: Route, merchant: Merchant) => boolean) =>
       sellers.some((merchant) => merchant.routes.some((route) => isOf(route, merchant)))
     const byUse = isSold((route, merchant) => ByUse.isOffered(config.service, merchant, route))
-    const byChannel =
-      network.channels !== undefined &&
-      isSold(({ schemes }) => schemes?.includes('channel') ?? true)
+    const byChannel = network.channels !== undefined && isSold((route) => takes(route, 'channel'))
     return [
       ...(byUse ? await missingOn(network, 'upto', uptoContracts) : []),
       ...(byChannel ? await missingOn(network, 'channel', channelContracts) : []),
