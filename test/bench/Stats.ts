@@ -19,3 +19,11 @@ export function summarize(values: readonly number[]): Summary {
 export function ratios(ours: readonly number[], theirs: readonly number[]): Summary {
   return summarize(ours.map((value, round) => value / (theirs[round] ?? Number.NaN)))
 }
+
+/** The value below which a share of a series is. Throws a RangeError for an empty series. */
+export function quantile(values: readonly number[], share: number): number {
+  const sorted = values.toSorted((a, b) => a - b)
+  const value = sorted[Math.min(sorted.length - 1, Math.floor(sorted.length * share))]
+  if (value === undefined) throw new RangeError('no values')
+  return value
+}

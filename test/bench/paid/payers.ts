@@ -52,7 +52,7 @@ export function payers(count: number): readonly Payer[] {
 export async function mint(
   chain: Chain,
   { asset }: Pick<NetworkConfig, 'asset'>,
-  holders: readonly Payer[],
+  holders: readonly Pick<Payer, 'address'>[],
 ): Promise<void> {
   const calls = holders.map(({ address }) => ({
     target: asset.address,

@@ -10,9 +10,7 @@ export const perSecond = ({ paid, elapsedMs }: Sample): number => (paid * 1000) 
 
 /** Milliseconds below which a share of the paid requests stayed; infinite when none was paid. */
 export function latency({ times }: Sample, share: number): number {
-  const sorted = times.toSorted((a, b) => a - b)
-  const index = Math.min(sorted.length - 1, Math.floor(sorted.length * share))
-  return sorted[index] ?? Number.POSITIVE_INFINITY
+  return times.length === 0 ? Number.POSITIVE_INFINITY : Stats.quantile(times, share)
 }
 
 const failed = ({ paid, tried }: Sample): number => ((tried - paid) / tried) * 100
