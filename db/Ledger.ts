@@ -249,6 +249,14 @@ export type ChannelLedger = {
   totals(): Promise<readonly ChannelTotals[]>
   /** The accounts that sign claims of the open channels. */
   authorizers(): Promise<readonly { authorizer: Address; channels: number }[]>
+  /**
+   * Whether a voucher has paid for one of the newest requests. One that was charged less than it allows is
+   * above what was charged, and a claim publishes it.
+   */
+  isSpent(
+    channel: Pick<Channel, 'id' | 'network' | 'config' | 'chargedAtomic'>,
+    signature: Hex,
+  ): Promise<boolean>
   /** Stores a channel from the chain: charged is what was claimed. False when it is known. */
   insert(
     channel: Pick<Channel, 'id' | 'network' | 'config'>,

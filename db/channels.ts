@@ -1,4 +1,5 @@
 import type { Address, Hex } from 'viem'
+import { nonceOf } from '../src/protocol/Channel'
 import type * as Network from '../src/protocol/Network'
 import type { Channel, ChannelTotals, OnChain } from './Channel'
 import type { Dialect } from './dialect'
@@ -94,6 +95,9 @@ export function totalsOf({ unclaimed, ...row }: TotalsRow): ChannelTotals {
   return { ...row, unclaimedAtomic: BigInt(unclaimed) }
 }
 
+/** Payments of a channel that are searched for a voucher. */
+const spentMax = 2_000
+
 export function createChannelReads(selects: Selects) {
   const { dialect, select } = selects
   const { all, one } = rowsOf(selects, channels, toChannel)
@@ -116,6 +120,15 @@ export function createChannelReads(selects: Selects) {
      FROM channels WHERE ${isOpen} GROUP BY ${dialect.fold('receiver_authorizer')}
      ORDER BY ${dialect.fold('receiver_authorizer')}`,
   )
+  const { fold } = dialect
+  const spent = select(
+    `SELECT id FROM (
+       SELECT id, signature FROM payments
+       WHERE network = $network AND ${fold('asset')} = ${fold('$asset')}
+         AND ${fold('payer')} = ${fold('$payer')} AND nonce >= $first AND nonce < $end
+       ORDER BY nonce DESC LIMIT ${spentMax}) AS newest
+     WHERE signature = $signature LIMIT 1`,
+  )
   const find = (id: Hex) => byId({ id: id.toLowerCase() })
   const reads: Omit<ChannelLedger, keyof ChannelChanges | 'reserve' | 'charge'> = {
     find,
@@ -132,6 +145,11 @@ export function createChannelReads(selects: Selects) {
     withdrawals: (limit: number) => withdrawals({ limit }),
     totals: async () => (await totals()).map(totalsOf),
     authorizers: () => authorizers(),
+    async isSpent({ id, network, config: { token: asset, payer }, chargedAtomic }, signature) {
+      const range = { first: nonceOf(id, 0n), end: nonceOf(id, chargedAtomic) }
+      const paid = { network, asset, payer, signature: signature.toLowerCase() }
+      return (await spent({ ...paid, ...range })).length > 0
+    },
   }
   return reads
 }

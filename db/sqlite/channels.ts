@@ -32,10 +32,13 @@ export function createChannels(db: Db, { group, insertCharged }: Uses): ChannelL
        AND balance_atomic <> claimed_atomic AND NOT ${isBelow('balance_atomic', '?3')}
        AND (?3 = ?7 OR (withdraw_at IS NULL AND ${isBelow('claimed_atomic', '?3')}))`,
   )
+  const greater = (signed: string, reserved: string) =>
+    `CASE WHEN ${isBelow('reserved_atomic', 'signed_atomic')} THEN ${signed} ELSE ${reserved} END`
   const charge = statement(
     db,
-    `UPDATE channels SET charged_atomic = ?3, signed_atomic = reserved_atomic,
-       signature = reserved_signature, ${unreserved}
+    `UPDATE channels SET charged_atomic = ?3,
+       signed_atomic = ${greater('signed_atomic', 'reserved_atomic')},
+       signature = ${greater('signature', 'reserved_signature')}, ${unreserved}
      WHERE id = ?1 AND reserved_id = ?2 AND charged_atomic = ?4
        AND NOT ${isBelow('reserved_atomic', '?3')}`,
   )

@@ -263,6 +263,28 @@ describe('a charge', () => {
     }
   })
 
+  test('keeps the greatest voucher, and knows each that has paid', async () => {
+    const channel = await fresh()
+    for (const [baseAtomic, maxAtomic] of [
+      [0n, 100n],
+      [5n, 40n],
+    ] as const) {
+      const reserved = reservedOf(maxAtomic)
+      expect(await reserve(channel, baseAtomic, reserved)).toBe('reserved')
+      const { id, signature } = reserved
+      const payment = chargeRow(channel, id, { baseAtomic, amountAtomic: 5n }, { signature })
+      const charge = { channelId: channel.id, reservationId: id, payment }
+      expect(await channels.charge(charge)).toBeDefined()
+    }
+    const row = await found(channel)
+    const greatest = { maxAtomic: 100n, signature: signatureOf(100n) }
+    expect(row).toMatchObject({ chargedAtomic: 10n, signed: greatest })
+    const spent = [100n, 40n, 50n].map((max) => channels.isSpent(row, signatureOf(max)))
+    expect(await Promise.all(spent)).toEqual([true, true, false])
+    const other = await found(await fresh())
+    expect(await channels.isSpent({ ...other, chargedAtomic: 10n }, signatureOf(100n))).toBe(false)
+  })
+
   test('what a channel was charged is not refunded by a transfer', async () => {
     const channel = await fresh()
     const id = idAt(at - 26 * 3_600_000)

@@ -15,7 +15,7 @@ import {
 } from '../harness/channel-shop'
 import { untilEnded } from '../harness/shop'
 import type { Reply } from '../harness/upstream'
-import { openBuyer } from '../harness/upto-shop'
+import { costOf, json, openBuyer, usage } from '../harness/upto-shop'
 import { until } from '../harness/world'
 
 /** Requests that are paid by payment channels (x402 batch-settlement). */
@@ -127,6 +127,38 @@ describe('a voucher that is out of step', () => {
       expect(channel.row()).toMatchObject({ charged_atomic: '5000', reserved_id: null })
       expect(shop.upstream.requests).toEqual([])
     })
+
+  test('attack: what a voucher allows above its charge pays for no other request', async () => {
+    const chat = (tokens: number, text = '') => {
+      const body = JSON.stringify({ model: 'm', max_tokens: tokens, messages: [], text })
+      return { path: '/m/model/chat', init: { method: 'POST', headers: json, body } }
+    }
+    shop.upstream.script = (_, reply) => reply.send(200, usage(100, 10))
+    const channel = await shop.channel()
+    expect((await channel.deposit({ amount: 200_000n, ...chat(1000) })).status).toBe(200)
+    await untilEnded(shop)
+    // Claimed by this voucher, the chain has its signature.
+    const { charged_atomic: charged, signed_atomic: signed } = channel.row()
+    expect(charged).toBe(String(costOf(100, 10)))
+    const amount = String(BigInt(String(signed)) - BigInt(String(charged)))
+    const replay = { max: BigInt(String(signed)), accepted: { amount }, ...chat(100) }
+    for (const kind of ['voucher', 'deposit'] as const)
+      expect(await correctionOf(await channel.pay({ ...replay, kind }))).toMatchObject({
+        ...{ status: 402, error: mismatch, charged, signed },
+      })
+    // A lower one that has paid for nothing is taken, and the greater one still is not.
+    const next = BigInt(String(charged))
+    expect((await channel.pay({ base: next, ...chat(100) })).status).toBe(200)
+    await untilEnded(shop)
+    expect(channel.row()).toMatchObject({
+      charged_atomic: String(2n * next),
+      signed_atomic: signed,
+    })
+    const less = { amount: String(BigInt(amount) - next) }
+    const again = await channel.pay({ ...replay, accepted: less })
+    expect(await correctionOf(again)).toMatchObject({ status: 402, error: mismatch })
+    expect(shop.upstream.requests).toHaveLength(2)
+  })
 
   test('a voucher above the balance is refused', async () => {
     const channel = await opened()

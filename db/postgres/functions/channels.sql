@@ -46,9 +46,12 @@ DECLARE
   deliverer uuid := input->>'by';
 BEGIN
   UPDATE channels
-  SET charged_atomic = input->>'charged', signed_atomic = reserved_atomic,
-    signature = reserved_signature, reserved_id = NULL, reserved_atomic = NULL,
-    reserved_signature = NULL, reserved_fingerprint = NULL, reserved_at = NULL
+  SET charged_atomic = input->>'charged',
+    signed_atomic = CASE WHEN is_below(reserved_atomic, signed_atomic)
+      THEN signed_atomic ELSE reserved_atomic END,
+    signature = CASE WHEN is_below(reserved_atomic, signed_atomic)
+      THEN signature ELSE reserved_signature END,
+    reserved_id = NULL, reserved_atomic = NULL, reserved_signature = NULL, reserved_fingerprint = NULL, reserved_at = NULL
   WHERE id = input->>'id' AND reserved_id = input->>'reservation'
     AND charged_atomic = input->>'base' AND NOT is_below(reserved_atomic, input->>'charged');
   IF NOT FOUND THEN

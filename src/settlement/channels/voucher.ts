@@ -143,7 +143,11 @@ async function open(
   const known = await findChannel(context, voucher.channelId)
   if (voucher.kind === 'deposit') {
     // A request that is not served costs no deposit.
-    const early = known && (await refuseKnown(context, known, (row) => refuseBase(transfer, row)))
+    const early =
+      known &&
+      (await refuseKnown(context, transfer, known, (row) => {
+        return mayTake(context, chain, row) ?? refuseBase(transfer, row)
+      }))
     if (early !== undefined && 'kind' in early) return early
     const paid = await deposit(context, chain, transfer, options)
     if (paid.kind !== 'deposited') return paid
@@ -151,7 +155,7 @@ async function open(
     return refused ?? { channel: paid.channel, deposit: paid }
   }
   if (known === undefined) return openUnknown(context, chain, transfer)
-  const checked = await refuseKnown(context, known, (row) =>
+  const checked = await refuseKnown(context, transfer, known, (row) =>
     refuseTake(context, chain, transfer, row),
   )
   return 'kind' in checked ? checked : { channel: checked, deposit: undefined }
@@ -159,16 +163,34 @@ async function open(
 
 /** Checks a channel in memory. With several processes it is read again before it is refused. */
 async function refuseKnown(
-  { ledger, channels }: Context,
+  context: Context,
+  transfer: Presented,
   known: Channel,
   check: (channel: Channel) => Refusals.PaymentRefusal | undefined,
 ): Promise<Channel | Refusals.PaymentRefusal> {
+  const { ledger, channels } = context
   const refused = check(known)
-  if (refused === undefined) return known
+  if (refused === undefined) return (await refuseSpent(context, transfer, known)) ?? known
   const read = ledger.lanes.isShared ? await ledger.channels.find(known.id) : undefined
   if (read === undefined) return refused
   const current = remember(channels, read)
-  return check(current) ?? current
+  return check(current) ?? (await refuseSpent(context, transfer, current)) ?? current
+}
+
+/**
+ * A voucher pays once. One that was charged less than it allows is published by its claim, and everybody
+ * could spend the rest. A voucher above all others before costs no read.
+ */
+async function refuseSpent(
+  { ledger }: Context,
+  { voucher, signature }: Presented,
+  channel: Channel,
+): Promise<Refusals.PaymentRefusal | undefined> {
+  const { signed } = channel
+  const isNew = signed === undefined || voucher.maxAtomic > signed.maxAtomic
+  if (isNew || !(await ledger.channels.isSpent(channel, signature))) return undefined
+  const detail = `The voucher of ${voucher.maxAtomic} has paid for a request: sign another amount.`
+  return outOfStep(channel, detail)
 }
 
 /**
@@ -307,10 +329,11 @@ async function write(
   const before = await findChannel(context, channelId)
   if (before === undefined) throw new Error(`channel ${channelId} is not in the ledger`)
   const maxAtomic = transfer.voucher?.maxAtomic ?? 0n
+  const isGreatest = (before.signed?.maxAtomic ?? 0n) <= maxAtomic
   const channel = remember(channels, {
     ...before,
     chargedAtomic: maxAtomic - transfer.amountAtomic + amountAtomic,
-    signed: { maxAtomic, signature: transfer.signature },
+    signed: isGreatest ? { maxAtomic, signature: transfer.signature } : before.signed,
     reserved: undefined,
   })
   metrics.paid(written)
