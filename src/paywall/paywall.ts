@@ -5,6 +5,7 @@ import type { Transfer } from '../protocol/Transfer'
 import type { Reason } from '../settlement/send/Outcome'
 import { chargeMs } from '../settlement/upto/ceilings'
 import { answeredBy, createPaidDeliveries, type Deliveries } from './answer/delivery'
+import { transactionOf } from './answer/receipts'
 import { gone } from './answer/undelivered'
 import {
   assertContinues,
@@ -251,7 +252,7 @@ async function assertUndelivered(
       return
     case 'credential':
       if (payment.delivery === 'delivered')
-        throw Denial.spent(payment.transfer, { transaction: payment.transaction })
+        throw Denial.spent(payment.transfer, { transaction: transactionOf(payment) })
       // Not 402: the money has been sent or has arrived, and still pays for its own request.
       if (paidFor !== fingerprint || protocol !== presentation.protocol) {
         throw Denial.otherRequest(payment.transfer)
@@ -262,7 +263,7 @@ async function assertUndelivered(
       if (key !== undefined && key === ownKey && presentation.credentialHash === paidBy) return
       // The buyer got a redeem token, so the credential does not continue this payment.
       if (protocol === 'x402' && payment.attempts > 0 && (await deliveries.wasAnswered(payment))) {
-        throw Denial.spent(payment.transfer, { transaction: payment.transaction })
+        throw Denial.spent(payment.transfer, { transaction: transactionOf(payment) })
       }
   }
 }

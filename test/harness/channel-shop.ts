@@ -13,7 +13,7 @@ export const base = 'eip155:8453'
 
 export const channelTerms = `
 [networks."eip155:8453".channels]
-min_deposit = "0.01"
+min_deposit = "0.04"
 `
 
 const merchants = `
@@ -73,7 +73,7 @@ export type Ask = ChannelTerms & { path?: string; init?: RequestInit }
 let salts = 0
 
 /** A payer that was never used: the deposits of each are limited. */
-async function freshBuyer({ chains, config }: Shop): Promise<LocalAccount> {
+export async function freshBuyer({ chains, config }: Shop): Promise<LocalAccount> {
   const made = freshWallet()
   const asset = config.networks.find(({ id }) => id === base)?.asset.address
   const chain = chains[base]

@@ -7,7 +7,7 @@ import { dayMs } from '../../protocol/Time'
 import * as Refunds from '../../refunds/Refund'
 import type { Delivered } from '../../settlement/send/delivery'
 import type { Settlement } from '../../settlement/settlement'
-import { failureHeaders } from './receipts'
+import { failureHeaders, transactionOf } from './receipts'
 
 /** Problems for buyers of answers that were not delivered, and their redeem tokens. */
 
@@ -102,7 +102,8 @@ export function createRedeeming(
     /** The problem of a failed delivery, with the redeem token. */
     problem(payment: Payment, fulfilled: Undelivered, protocol: Protocol): ProblemError {
       const { code, upstreamStatus } = fulfilled
-      const { transaction, transfer, attempts } = payment
+      const { transfer, attempts } = payment
+      const transaction = transactionOf(payment)
       const failure = { code, members: { reason: 'delivery_failed', transaction } }
       const until = new Date(untilOf(payment)).toISOString()
       const isBack = isRefunded(payment)
@@ -145,7 +146,8 @@ export function left(): ProblemError {
 
 /** The problem of a payment that cannot be redeemed; it has the refund, where there is one. */
 export function gone(payment: Payment, detail: string, refund?: Refund): ProblemError {
-  const { transaction, transfer } = payment
+  const transaction = transactionOf(payment)
+  const { transfer } = payment
   const found = refund && Refunds.toJson(refund)
   const back =
     found?.status === 'refunded'

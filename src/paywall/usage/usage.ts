@@ -134,8 +134,11 @@ async function make(context: Context, delivery: Delivery): Promise<Made> {
     const price = `It costs ${cost.amountAtomic} atomic units.`
     throw failed([code, detail], upstreamStatus, price)
   }
-  await abandon(context, delivery, code !== 'upstream-unreachable')
-  throw failed(signal.aborted ? failures.late : [code, detail], upstreamStatus)
+  const ended = await abandon(context, delivery, code !== 'upstream-unreachable')
+  const problem = failed(signal.aborted ? failures.late : [code, detail], upstreamStatus)
+  // The deposit of the request has moved, so its client must count it.
+  const deposited = ended.settled?.deposit && { 'payment-response': freeOf(ended) }
+  throw deposited ? Problem.withHeaders(problem, deposited) : problem
 }
 
 /** Charges for an answer that did not come. Its settlement continues. */
@@ -170,9 +173,11 @@ async function abandon(
   { settlement, log }: Context,
   { authorization, request: { client } }: Delivery,
   isLost: boolean,
-): Promise<void> {
-  await settlement.authorizations.charge(authorization, nothing, { isLost, client })
+): Promise<ChargedAuthorization> {
+  const forwarded = { isLost, client }
+  const ended = await settlement.authorizations.charge(authorization, nothing, forwarded)
   log('authorization-void', { payment: authorization.id })
+  return ended
 }
 
 const nothing: Cost = { amountAtomic: 0n, units: {}, by: 'failed' }

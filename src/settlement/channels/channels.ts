@@ -1,7 +1,7 @@
-import type { Address, Hex } from 'viem'
+import type { Hex } from 'viem'
 import type { Payment } from '../../../db/Payment'
-import type { TransferMethod } from '../../protocol/Asset'
 import type * as Network from '../../protocol/Network'
+import type { ChannelTerms } from '../../protocol/X402'
 import * as Refusals from '../read/refusals'
 import type { JobCall } from '../send/Job'
 import { type ChainState, type Context, chainOf } from '../state/state'
@@ -9,14 +9,7 @@ import { claimAll, claimsOf } from './claims'
 import { type Refunded, type RefundOptions, refund } from './refund'
 import { attemptOf, estimateGas, hasFailed, limitOf } from './send'
 import { type Presented, type Settled, takeTurn } from './state'
-import { findChannel, findCharged, outOfStep } from './voucher'
-
-type ChannelTerms = {
-  receiverAuthorizer: Address
-  withdrawDelay: number
-  minDepositAtomic: bigint
-  method: TransferMethod
-}
+import { findChannel, findCharged, openUnknown, outOfStep } from './voucher'
 
 /** Longest wait of a request for the turn of its channel, ms. */
 const turnMs = 1_000
@@ -92,14 +85,18 @@ async function refundChannel(
   const chain = chainOf(context, transfer.network)
   if (progress.isStopping) return Refusals.unavailable(undefined)
   if (ledger.fault() !== undefined) return Refusals.unrecordable
-  const channel = await findChannel(context, channelId)
-  if (channel === undefined) {
-    const detail = `The channel ${channelId} is not known here: send a deposit.`
-    return Refusals.refuse('invalid_batch_settlement_evm_channel_not_found', detail)
+  const known = await findChannel(context, channelId)
+  if (known && maxAtomic !== known.chargedAtomic) {
+    const detail = `The voucher of a refund must be of what was charged, ${known.chargedAtomic}.`
+    return outOfStep(known, detail)
   }
-  if (maxAtomic !== channel.chargedAtomic) {
-    const detail = `The voucher of a refund must be of what was charged, ${channel.chargedAtomic}.`
-    return outOfStep(channel, detail)
+  try {
+    const found = known ? { channel: known } : await openUnknown(context, chain, transfer)
+    if ('kind' in found) return found
+    const { channel } = found
+    return await refund(context, chain, { transfer, channel }, options)
+  } catch (error) {
+    context.log('settlement-fault', { network: transfer.network, error })
+    return Refusals.unavailable(error)
   }
-  return refund(context, chain, { transfer, channel }, options)
 }

@@ -197,7 +197,7 @@ async function refuseSpent(
  * A channel that this ledger does not have, as after a backup was restored: what the chain shows of it
  * is all that was charged. What was signed is never inferred from what a client says.
  */
-async function openUnknown(
+export async function openUnknown(
   context: Context,
   chain: ChainState,
   transfer: Presented,
