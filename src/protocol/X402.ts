@@ -90,8 +90,19 @@ function uptoRequirements(offer: Offer, facilitatorAddress: Address): Requiremen
   return entry('upto', offer, { assetTransferMethod: 'permit2', name, version, facilitatorAddress })
 }
 
+/** The entries of channels, which every voucher is compared with. */
+const channelEntries = new WeakMap<Offer, { terms: ChannelTerms; entry: Requirements }>()
+
 /** The offer as an `accepts` entry for payment channels. */
-function channelRequirements(
+function channelRequirements(offer: Offer, terms: ChannelTerms): Requirements {
+  const known = channelEntries.get(offer)
+  if (known?.terms === terms) return known.entry
+  const entry = channelEntry(offer, terms)
+  channelEntries.set(offer, { terms, entry })
+  return entry
+}
+
+function channelEntry(
   offer: Offer,
   { receiverAuthorizer, withdrawDelay, minDepositAtomic, method }: ChannelTerms,
 ): Requirements {

@@ -275,7 +275,7 @@ function leftMs({ now }: Context, { transfer, createdAt }: Authorization): numbe
 
 /** Charges the price of an answer when it begins, and passes it on while it comes. */
 async function chargeFirst(
-  { deliveries, settlement, settleWaitMs, log }: Context,
+  { deliveries, settlement, settleWaitMs }: Context,
   { request, authorization, release }: Delivery,
   made: Made,
 ): Promise<Response> {
@@ -290,7 +290,6 @@ async function chargeFirst(
     const forwarded = { client, begins: !signal.aborted }
     const cost = { amountAtomic, units: {} }
     const charged = await settlement.authorizations.charge(authorization, cost, forwarded)
-    log('charge', { requestId, payment: charged.id, amountAtomic }, () => '')
     const options = { waitMs: settleWaitMs(), requestId }
     const outcome = await settlement.authorizations.settleCharge(charged, options)
     if (outcome.kind !== 'confirmed') throw Denial.unpaid(outcome)
