@@ -375,7 +375,8 @@ async function pay(shop: Shop, checkout: Paying): Promise<Response> {
       ? { outcome: await settle(shop, checkout) }
       : await reserve(shop, checkout, key)
   if ('previous' in taken) return repeat(shop, checkout, taken.previous)
-  await assertUnknown(shop, presentation, taken.outcome)
+  const known = await findSince(shop, presentation, taken.outcome)
+  if (known) return resumeKnown(shop, checkout, known)
   try {
     return await conclude(shop, checkout, taken.outcome)
   } catch (error) {
@@ -412,17 +413,20 @@ function assertSellable({ product }: Shop, { sale, presentation }: Paying): void
 
 /**
  * A nonce is used. Another gateway may have used it for the same credential. Then the buyer must
- * present that credential again, because a new one would pay twice.
+ * present that credential again, because a new one would pay twice. What it has charged by a voucher is
+ * done: resolves with that payment.
  */
-async function assertUnknown(
+async function findSince(
   { settlement }: Shop,
   { transfer }: Presentation,
   outcome: Outcome | Authorized,
-): Promise<void> {
-  if (outcome.kind !== 'refused' || outcome.reason !== usedReason(transfer)) return
+): Promise<Payment | undefined> {
+  if (outcome.kind !== 'refused' || outcome.reason !== usedReason(transfer)) return undefined
   const authorizations = transfer.upto && settlement.authorizations
-  if ((await settlement.find(transfer)) ?? (await authorizations?.find(transfer)))
-    throw Denial.inProgress()
+  const known = await settlement.find(transfer)
+  if (known && transfer.voucher) return known
+  if (known ?? (await authorizations?.find(transfer))) throw Denial.inProgress()
+  return undefined
 }
 
 /** The outcome of a transfer that its payer did not sign. A node is asked about a contract's signature. */

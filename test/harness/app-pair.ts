@@ -28,6 +28,7 @@ export async function startAppPair(
     RELAYER_KEYS: [5, 6].map((index) => account(index).privateKey).join(),
     RECEIPT_KEY: '11'.repeat(32),
     CHALLENGE_SECRETS: '22'.repeat(32),
+    RECEIVER_AUTHORIZER_KEY: '33'.repeat(32),
     ADMIN_TOKEN: 'an-admin-token-of-mine',
   }
   const start = (name: string, now: () => number) => {

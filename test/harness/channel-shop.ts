@@ -59,16 +59,19 @@ ${route('base = "0.0005"')}
 export type ChannelShop = Shop & {
   at(path?: string): string
   /** A channel of a buyer that was never used. */
-  channel(of?: { signer?: LocalAccount; config?: ChannelTerms['config'] }): Promise<BuyersChannel>
+  channel(of?: OpenTerms): Promise<BuyersChannel>
   /** The row of a channel. */
   row(id: Hex): Record<string, unknown>
   /** The newest row of `payments`. */
   payment(): Record<string, unknown>
 }
 
+type OpenTerms = { signer?: LocalAccount; config?: ChannelTerms['config']; url?: string }
+
 export type BuyersChannel = Awaited<ReturnType<typeof openChannel>>
 
-export type Ask = ChannelTerms & { path?: string; init?: RequestInit }
+/** `url`: of another gateway over the same database. */
+export type Ask = ChannelTerms & { path?: string; init?: RequestInit; url?: string }
 
 let salts = 0
 
@@ -84,11 +87,11 @@ export async function freshBuyer({ chains, config }: Shop): Promise<LocalAccount
 
 async function openChannel(
   shop: ChannelShop,
-  { signer, config = {} }: Parameters<ChannelShop['channel']>[0] = {},
+  { signer, config = {}, url = shop.url }: OpenTerms = {},
 ) {
   const buyer = signer ?? (await freshBuyer(shop))
   const salt = toHex(Date.now() * 1000 + salts++, { size: 32 })
-  const asked = await ask(shop.at())
+  const asked = await ask(`${url}/m/one/item`)
   const offer = channelOffer(asked.whole, base)
   if (offer === undefined) throw new Error('no offer of channels')
   const own = { salt, ...config }
@@ -100,15 +103,23 @@ async function openChannel(
     payer: buyer.address,
     config: whole,
     /** The header that pays for a request. */
-    async sign({ path = '/m/one/item', init, ...terms }: Ask = {}): Promise<string> {
-      const asked = await ask(shop.at(path), init)
+    async sign({
+      path = '/m/one/item',
+      init,
+      url = shop.url,
+      ...terms
+    }: Ask = {}): Promise<string> {
+      const asked = await ask(url + path, init)
       return payChannel(asked.whole, buyer, { ...terms, config: { ...own, ...terms.config } })
     },
     async pay(asked: Ask = {}): Promise<Response> {
       return channel.send(await channel.sign(asked), asked)
     },
-    send: (signature: string, { path, init }: Pick<Ask, 'path' | 'init'> = {}) =>
-      fetch(shop.at(path), {
+    send: (
+      signature: string,
+      { path = '/m/one/item', init, url = shop.url }: Pick<Ask, 'path' | 'init' | 'url'> = {},
+    ) =>
+      fetch(url + path, {
         ...init,
         headers: { ...init?.headers, 'payment-signature': signature },
       }),

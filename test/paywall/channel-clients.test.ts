@@ -1,4 +1,5 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'bun:test'
+import { toClientEvmSigner } from '@x402/evm'
 import {
   BatchSettlementEvmScheme,
   InMemoryClientChannelStorage,
@@ -39,10 +40,7 @@ async function stock(
 ) {
   const account = signer ?? (await freshBuyer(shop))
   const chain = createPublicClient({ transport: http(shop.chains[base]?.url) })
-  const { address } = account
-  const readContract = (call: object) => chain.readContract(call as never)
-  const own = { address, signTypedData: (data: object) => account.signTypedData(data as never) }
-  const scheme = new BatchSettlementEvmScheme({ ...own, readContract } as never, { storage })
+  const scheme = new BatchSettlementEvmScheme(toClientEvmSigner(account, chain), { storage })
   const pay = wrapFetchWithPayment(fetch, new x402Client().register(base, scheme))
   return { account, scheme, pay, storage }
 }
