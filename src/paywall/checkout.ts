@@ -424,7 +424,7 @@ async function findSince(
   if (outcome.kind !== 'refused' || outcome.reason !== usedReason(transfer)) return undefined
   const authorizations = transfer.upto && settlement.authorizations
   const known = await settlement.find(transfer)
-  if (known && transfer.voucher) return known
+  if (transfer.voucher) return known?.transfer.method === 'channel' ? known : undefined
   if (known ?? (await authorizations?.find(transfer))) throw Denial.inProgress()
   return undefined
 }
@@ -586,6 +586,10 @@ async function repeat(
 
 /** A credential of a known payment. */
 async function resumeKnown(shop: Shop, checkout: Returning, payment: Payment): Promise<Response> {
+  const { method } = checkout.presentation.transfer
+  // A payer may use the nonce of a charge of its channel, which no other credential continues.
+  if ((method === 'channel') !== (payment.transfer.method === 'channel'))
+    throw Denial.spent(checkout.presentation.transfer)
   assertSigned(checkout.presentation, payment.transfer)
   return proceed(shop, checkout, payment)
 }

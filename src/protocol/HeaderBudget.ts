@@ -1,4 +1,5 @@
 import type { Detail } from './Challenge'
+import * as Channel from './Channel'
 import type { SignedOffer } from './Offer'
 import { isUri } from './SignIn'
 import { approvalName, permitName } from './Sponsoring'
@@ -18,7 +19,7 @@ import * as X402 from './X402'
  * 2. `digest` in the challenges of a request with a body
  * 3. the permit that lets a wallet without native gas pay by Permit2
  * 4. the schemes `upto` and of channels, first without a transfer method that is the default, then
- *    further transfer methods, in file order. Without a body they come after 7: that is how indexers ask
+ *    further transfer methods, in file order. Without a body `upto` comes after 7: that is how indexers ask
  * 5. Permit2 in the challenges, beside EIP-3009
  * 6. the signed approve, as 3 but more work for the client
  * 7. bazaar in its brief form: indexers read the head alone, and buyers find what they list
@@ -279,7 +280,12 @@ function partsOf(
   const entries = further.map(
     (index): Part => ({ name: acceptName(index), json: bytesOf(full.accepts[index] ?? {}) + 1 }),
   )
-  const schemes = optionalParts(full, optional)
+  const isByChannel = (index: number) => full.accepts[index]?.scheme === Channel.scheme
+  const channels = optionalParts(full, optional.filter(isByChannel))
+  const upto = optionalParts(
+    full,
+    optional.filter((index) => !isByChannel(index)),
+  )
   const known = [permitName, approvalName, 'payment-identifier', 'offer-receipt', 'bazaar']
   const others = Object.keys(full.extensions).filter((name) => ![...known, salted].includes(name))
   const beforeBazaar = [
@@ -298,8 +304,8 @@ function partsOf(
   ]
   const permit = extension(permitName)
   return {
-    withBody: [...permit, ...schemes, ...beforeBazaar, ...after],
-    bodiless: [...permit, ...beforeBazaar, ...schemes, ...after],
+    withBody: [...permit, ...upto, ...channels, ...beforeBazaar, ...after],
+    bodiless: [...permit, ...channels, ...beforeBazaar, ...upto, ...after],
   }
 }
 

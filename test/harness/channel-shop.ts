@@ -50,6 +50,15 @@ methods = ["GET"]
 price = "0.005"
 again = "24h"
 [[merchants]]
+slug = "careful"
+upstream = "https://shop.example.com"
+networks = ["eip155:8453"]
+losses_per_day = "0.01"
+[[merchants.routes]]
+path = "/item"
+methods = ["GET"]
+price = "0.01"
+[[merchants]]
 slug = "model"
 upstream = "https://shop.example.com"
 networks = ["eip155:8453"]

@@ -268,6 +268,57 @@ describe('a request that fails', () => {
   })
 })
 
+describe('work of an upstream for nothing', () => {
+  const failing = (_: unknown, reply: Reply) => reply.send(500, 'broken')
+
+  test('attack: a payer whose requests fail waits, as by upto', async () => {
+    const channel = await opened()
+    shop.upstream.script = failing
+    for (let failed = 0; failed < 5; failed++)
+      expect((await channel.pay({ base: 5_000n })).status).toBe(502)
+    const waits = await channel.pay({ base: 5_000n })
+    expect([waits.status, await waits.json()]).toMatchObject([
+      429,
+      { code: 'rate-limited', reason: 'upto_often_unpaid' },
+    ])
+    expect(waits.headers.get('retry-after')).toMatch(/^[0-9]+$/)
+    expect(channel.row()).toMatchObject({ charged_atomic: '5000', reserved_id: null })
+  })
+
+  test('attack: what failed requests lose of a merchant is limited, and a payer that paid goes on', async () => {
+    const path = '/m/careful/item'
+    const paid = await shop.channel()
+    expect((await paid.deposit({ amount: 80_000n, path })).status).toBe(200)
+    const bad = await opened()
+    shop.upstream.script = failing
+    expect((await bad.pay({ base: 5_000n, path })).status).toBe(502)
+    shop.upstream.script = undefined
+    const fresh = await opened()
+    const { error } = await correctionOf(await fresh.pay({ base: 5_000n, path }))
+    expect(error).toBe('upto_losses_spent')
+    expect((await paid.pay({ base: 10_000n, path })).status).toBe(200)
+  })
+})
+
+test('where a transfer costs too much gas for a price, the channel alone is offered', async () => {
+  const dear = await startChannelShop({
+    adjust: (config) => ({
+      ...config,
+      networks: config.networks.map((network) => ({ ...network, gasRatioMax: 0.000001 })),
+    }),
+  })
+  try {
+    const asked = await ask(dear.at())
+    expect(asked.required.accepts.map(({ scheme }) => scheme)).toEqual(['batch-settlement'])
+    const channel = await dear.channel()
+    expect((await channel.deposit({ amount: 50_000n })).status).toBe(200)
+    expect((await channel.pay({ base: 5_000n })).status).toBe(200)
+    expect((await ask(dear.at('/m/one/plain'), { method: 'POST' })).response.status).toBe(503)
+  } finally {
+    await dear.stop()
+  }
+})
+
 describe('keys and entitlements', () => {
   const keyed = (key: string) => ({ init: { headers: { 'idempotency-key': key } } })
 

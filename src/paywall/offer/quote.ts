@@ -105,12 +105,12 @@ export function createQuoter(options: QuoterOptions): Quoter {
     counts.sent++
     const at = now()
     const ready = readiness(item, options, at)
-    if (ready === 0) {
+    const channels = item.isByChannel === true ? channelsOf(item, options, at) : noChannels
+    if (ready === 0 && !channels.some(isGiven)) {
       const reasons = item.offers.map((offer) => whyNot(item, offer, options, at))
       throw Denial.noNetwork([...new Set(reasons)].join('; '))
     }
     const facilitators = item.isByUse === true ? facilitatorsOf(item, options) : ''
-    const channels = item.isByChannel === true ? channelsOf(item, options) : noChannels
     let compiled = compiledByItem.get(item)
     if (
       compiled === undefined ||
@@ -155,10 +155,15 @@ function facilitatorsOf({ offers }: Item, { facilitators }: QuoterOptions): stri
     .join(';')
 }
 
-/** The channels of each offer. */
-function channelsOf({ offers }: Item, { channelOf }: QuoterOptions): Channels {
-  return offers.map(({ network }) => channelOf(network.id))
+/** The channels of each offer, also where a transfer costs too much gas for the price. */
+function channelsOf({ offers }: Item, { channelOf, whyNot }: QuoterOptions, at: number): Channels {
+  return offers.map(({ network: { id }, amountAtomic }) => {
+    const why = whyNot(id, { product: 'gateway', amountAtomic, at, isByChannel: true })
+    return why === undefined ? channelOf(id) : undefined
+  })
 }
+
+const isGiven = (terms: X402.ChannelTerms | undefined) => terms !== undefined
 
 type Channels = readonly (X402.ChannelTerms | undefined)[]
 
@@ -388,11 +393,11 @@ function compile(
   options: QuoterOptions,
 ) {
   const offers = item.offers.filter((_, i) => (ready & (1 << i)) !== 0)
-  const accepts = X402.accepts(offers, {
-    isExact: item.isExact !== false,
-    facilitatorOf,
-    channelOf: (offer) => channels[item.offers.indexOf(offer)],
-  })
+  const channelOf = (offer: Offer.Offer) => channels[item.offers.indexOf(offer)]
+  const accepts = [
+    ...X402.accepts(offers, { isExact: item.isExact !== false, facilitatorOf }),
+    ...(channels.length === 0 ? [] : X402.accepts(item.offers, { isExact: false, channelOf })),
+  ]
   // Without `exact`, where the contracts of the other schemes are not there.
   if (accepts.length === 0) throw Denial.noNetwork('it has no scheme of this route')
   const validUntil = Math.floor(madeAt / 1000) + validForSeconds + keptMs / 1000
@@ -425,7 +430,9 @@ function compile(
     ),
   )
   const challengesOf = compileChallenges(mppOffers, item.id, secret, options.realm)
-  const testnets = offers.filter(({ network }) => network.testnet).map(({ network }) => network.id)
+  const testnets = item.offers
+    .filter(({ network }) => network.testnet)
+    .map(({ network }) => network.id)
   const isSponsored = offers.some(({ network }) => options.gasSponsor.networks.includes(network.id))
   /** Members that only the body has. */
   const beside: { gasSponsor?: string } = isSponsored ? { gasSponsor: options.gasSponsor.url } : {}

@@ -1,5 +1,6 @@
 import type { Address, Hex } from 'viem'
 import type { Authorization } from '../../../db/Authorization'
+import type { Buyer } from '../../../db/authorizations'
 import type { Channel } from '../../../db/Channel'
 import type { Rows } from '../../../db/Ledger'
 import type { Payment } from '../../../db/Payment'
@@ -37,6 +38,8 @@ export type Running = {
   deposit: PaidDeposit | undefined
   /** Written with the charge. */
   rows: Rows | undefined
+  /** Whose failed requests are counted. */
+  debtor: Buyer & { client: string | undefined }
   /** Called when the next request of the channel may begin. */
   onEnd: (() => void) | undefined
 }

@@ -10,6 +10,7 @@ import { rowOf } from '../send/transaction'
 import { about, type ChainState, type Context, chainOf } from '../state/state'
 import { type Authorized, type AuthorizeOptions, newCeiling } from '../upto/authorize'
 import type { Forwarded } from '../upto/charges'
+import type { Debtor } from '../upto/credit'
 import { noteCharged } from './claims'
 import { deposit } from './deposit'
 import {
@@ -67,7 +68,9 @@ export async function findCharged(
 ): Promise<Payment | undefined> {
   const channel = await findChannel(context, transfer.voucher.channelId)
   if (channel === undefined || baseOf(transfer) >= channel.chargedAtomic) return undefined
-  return context.ledger.payments.find(transfer)
+  // The payer may have used the same nonce elsewhere.
+  const known = await context.ledger.payments.find(transfer)
+  return known?.transfer.method === 'channel' ? known : undefined
 }
 
 /**
@@ -80,13 +83,17 @@ export async function authorize(
   purpose: Purpose,
   options: Options,
 ): Promise<Authorized | Refusals.PaymentRefusal> {
-  const { ledger, channels, now, log } = context
+  const { ledger, channels, credit, now, log } = context
   const { id, receivedAt, rows, onEnd } = options
   const chain = chainOf(context, transfer.network)
   const refused = refuseUnread(context, chain, transfer)
   if (refused) return refused
+  const debtor = debtorOf(transfer, purpose, options.client)
   try {
-    const opened = await open(context, chain, transfer, options)
+    await credit.read(debtor, transfer.amountAtomic)
+    const opened =
+      credit.refuse(debtor, transfer.amountAtomic, { isSecured: true }) ??
+      (await open(context, chain, transfer, options))
     if (!('channel' in opened) || 'reason' in opened) return opened
     const { channel } = opened
     const reserved: Reserved = {
@@ -106,7 +113,8 @@ export async function authorize(
       const current = remember(channels, written)
       return refuseTake(context, chain, transfer, current) ?? outOfStep(current, busyDetail)
     }
-    channels.running.set(id, { channelId: channel.id, deposit: opened.deposit, rows, onEnd })
+    const { deposit } = opened
+    channels.running.set(id, { channelId: channel.id, deposit, rows, debtor, onEnd })
     const asked = { id, transfer, purpose, receivedAt }
     const authorization = newCeiling(asked, chain.head.number, now())
     return { kind: 'authorized', authorization: { ...authorization, state: 'authorized' } }
@@ -118,16 +126,25 @@ export async function authorize(
 
 /** The checks that need neither the channel nor a node. */
 function refuseUnread(
-  { ledger, progress, policy, credit }: Context,
+  { ledger, progress, policy }: Context,
   { network }: ChainState,
-  { asset, voucher }: Presented,
+  { asset }: Presented,
 ): Refusals.PaymentRefusal | undefined {
   if (asset !== network.asset.address) throw new Error('not a channel of the asset')
   if (progress.isStopping || policy.isPaused(network.id)) return Refusals.unavailable(undefined)
-  if (ledger.fault() !== undefined) return Refusals.unrecordable
-  // Each signer has a deposit of its own, so the limit of an address, which strangers may share, adds nothing.
-  const waitSeconds = credit.unpaidSeconds(voucher.config.payerAuthorizer)
-  return waitSeconds > 0 ? Refusals.oftenUnpaid(waitSeconds) : undefined
+  return ledger.fault() === undefined ? undefined : Refusals.unrecordable
+}
+
+/**
+ * Whose risk a request is until it is charged: the money is there, but a request may make its upstream fail,
+ * and then the work was for nothing. The signer, because a payer may not have chosen it.
+ */
+function debtorOf(
+  { network, asset, voucher }: Presented,
+  { merchant }: Purpose,
+  client: string | undefined,
+): Debtor {
+  return { network, asset, payer: voucher.config.payerAuthorizer, merchant, client }
 }
 
 type Opened = { channel: Channel; deposit: PaidDeposit | undefined }
@@ -277,20 +294,22 @@ export async function charge(
   if (amountAtomic < 0n || amountAtomic > transfer.amountAtomic) {
     throw new Error(`the charge of ${id} is above its price`)
   }
-  const { channelId, deposit } = running
-  const signer = transfer.voucher?.config.payerAuthorizer ?? transfer.payer
+  const { channelId, deposit, debtor } = running
   const end = { ...authorization, charge: charged, delivered: forwarded.delivered }
   channels.running.delete(id)
   try {
     if (amountAtomic > 0n) {
       const charging = { running, amountAtomic, forwarded }
       const settled = await write(context, authorization, charging)
-      credit.countCharged(signer, undefined)
+      credit.countCharged(debtor.payer, debtor.client)
       metrics.charged(transfer.network, 'metered')
       return { ...end, state: 'sent', settled }
     }
     await untilWritten(context, () => ledger.channels.release(channelId, id))
-    if (forwarded.isLost) credit.countUnpaid(signer, undefined)
+    if (forwarded.isLost) {
+      credit.countUnpaid(debtor.payer, debtor.client)
+      credit.lose(id, debtor, transfer.amountAtomic)
+    }
     metrics.charged(transfer.network, 'void')
     const channel = await findChannel(context, channelId)
     return { ...end, state: 'void', ...(channel && { settled: { channel, deposit } }) }

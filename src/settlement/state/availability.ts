@@ -60,8 +60,16 @@ export type Details = Status & {
   gas: readonly { product: GasProduct; spentWei: bigint; budgetWei: bigint }[]
 }
 
-/** A sale: its amount, its product, and its time (unix ms). */
-export type SaleTerms = { product: Product; amountAtomic: bigint; at: number }
+/**
+ * A sale: its amount, its product, and its time (unix ms). `isByChannel`: by a channel, whose requests cost
+ * no gas.
+ */
+export type SaleTerms = {
+  product: Product
+  amountAtomic: bigint
+  at: number
+  isByChannel?: boolean
+}
 
 /** Cost of a lone payment now: gas, and its price in wei. */
 export type SaleCost = { gas: bigint; priceWei: bigint }
@@ -170,6 +178,7 @@ function whyNot(context: Context, chain: ChainState, sale: SaleTerms): string | 
   if (context.progress.isStopping || !isReady(chain)) return 'it cannot send transactions'
   if (context.ledger.fault() !== undefined) return 'the database cannot be written'
   if (context.policy.isPaused(chain.network.id)) return 'its sales are paused'
+  if (sale.isByChannel) return undefined
   if (Gas.isSpent(context, chain, sale.product, sale.at)) return 'the gas budget of today is spent'
   const { gasRatioMax } = chain.network
   if (gasRatioMax === 0) return undefined

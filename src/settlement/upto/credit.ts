@@ -97,8 +97,15 @@ export function createCredit(options: CreditOptions) {
       await state.loaded
       await readStanding(state, debtor, ceilingAtomic)
     },
-    /** Why a ceiling would be too much; undefined when it may be opened. No I/O. Call `read` before. */
-    refuse(debtor: Debtor, ceilingAtomic: bigint): Refusals.PaymentRefusal | undefined {
+    /**
+     * Why a ceiling would be too much; undefined when it may be opened. No I/O. Call `read` before.
+     * `isSecured`: its money is there, as in a channel, so only what was lost already counts.
+     */
+    refuse(
+      debtor: Debtor,
+      ceilingAtomic: bigint,
+      { isSecured = false } = {},
+    ): Refusals.PaymentRefusal | undefined {
       const { payer, client, merchant } = debtor
       const limits = limitsOf(merchant)
       const isCovered = limits !== undefined && covers(state, debtor, ceilingAtomic)
@@ -107,10 +114,9 @@ export function createCredit(options: CreditOptions) {
       const waitSeconds = Math.max(payers.waitSeconds(payer), ofClient)
       if (waitSeconds > 0) return Refusals.oftenUnpaid(waitSeconds)
       if (limits === undefined || isCovered) return undefined
+      if (isSecured) return refuseLost(state, debtor, limits)
       return refuse(state, debtor, ceilingAtomic, limits)
     },
-    /** Seconds for which a payer waits after requests that ended without a charge. */
-    unpaidSeconds: (payer: Address): number => payers.waitSeconds(payer),
     /** Counts a ceiling as open until the result is called. In the same turn as `refuse`. */
     open({ merchant, payer }: BuyerOf, ceilingAtomic: bigint): () => void {
       const { book, account } = accountOf(state, merchant, payer)
@@ -213,9 +219,7 @@ function refuse(
   const { book, account } = accountOf(state, merchant, payer)
   const short = (openAtomic: bigint) => openAtomic + account.lostAtomic - paidOf(account)
   const added = riskOf(account, account.openAtomic + ceilingAtomic) - account.riskAtomic
-  const since = state.now() - hourMs
-  let lately = 0n
-  for (const { atomic, at } of account.losses.values()) if (at > since) lately += atomic
+  const lately = latelyLost(state, account)
   const risk = (openAtomic: bigint) => Amount.least(openAtomic + lately, short(openAtomic))
   if (risk(ceilingAtomic) > payerAtomic) return Refusals.creditExceeded(payerAtomic)
   if (risk(account.openAtomic + ceilingAtomic) > payerAtomic) return Refusals.underWay
@@ -227,6 +231,29 @@ function refuse(
   if (lost + added <= dayAtomic && book.ownAtomic + added <= share) return Refusals.newUnderWay
   report(state, merchant, book, dayAtomic)
   return Refusals.lossesSpent
+}
+
+/** Why a payer that has lost too much, or any that is new to a merchant that has, gets nothing more. */
+function refuseLost(
+  state: State,
+  { merchant, payer }: Debtor,
+  { payerAtomic, dayAtomic }: CreditLimits,
+): Refusals.PaymentRefusal | undefined {
+  expire(state)
+  const { book, account } = accountOf(state, merchant, payer)
+  if (latelyLost(state, account) > payerAtomic) return Refusals.creditExceeded(payerAtomic)
+  const share = dayAtomic / BigInt(state.lanes.gateways())
+  if (book.lossAtomic < dayAtomic && book.ownAtomic < share) return undefined
+  report(state, merchant, book, dayAtomic)
+  return Refusals.lossesSpent
+}
+
+/** What a payer has lost within an hour. */
+function latelyLost({ now }: State, { losses }: Account): bigint {
+  const since = now() - hourMs
+  let lately = 0n
+  for (const { atomic, at } of losses.values()) if (at > since) lately += atomic
+  return lately
 }
 
 /** Logs that a budget is spent, once in a while. */
