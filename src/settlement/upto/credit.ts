@@ -242,8 +242,8 @@ function refuseLost(
   expire(state)
   const { book, account } = accountOf(state, merchant, payer)
   if (latelyLost(state, account) > payerAtomic) return Refusals.creditExceeded(payerAtomic)
-  const share = dayAtomic / BigInt(state.lanes.gateways())
-  if (book.lossAtomic < dayAtomic && book.ownAtomic < share) return undefined
+  const ownAtomic = book.ownAtomic * BigInt(state.lanes.gateways())
+  if (book.lossAtomic < dayAtomic && ownAtomic < dayAtomic) return undefined
   report(state, merchant, book, dayAtomic)
   return Refusals.lossesSpent
 }
