@@ -186,6 +186,19 @@ test('a deposit without an answer is sent again, and never signed twice', async 
   expect(await held()).toBe(before - 50_000n)
 })
 
+test('a deposit that was lost on its way is sent again, and not signed again', async () => {
+  merchant.script = async (request, serve) =>
+    request.headers.has('payment-signature') ? new Promise(() => undefined) : serve()
+  const child = start(paying('--deposit', '0.05'))
+  await until('the deposit was sent', () => payments().length === 1)
+  child.kill('SIGKILL')
+  await child.exited
+  merchant.script = undefined
+  expect((await pay('--method', 'POST')).err).toContain('channel    0.040000 USDC are left')
+  const [first, second] = payments().map((header) => decode(header).payload.deposit)
+  expect(second).toEqual(first)
+})
+
 test('two processes at once use two channels', async () => {
   let served = Promise.resolve<unknown>(undefined)
   merchant.script = async (request, serve) => {

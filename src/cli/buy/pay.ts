@@ -8,7 +8,7 @@ import type { Run } from '../commands'
 import { question } from '../terminal'
 import { approve, signPermit, type Wallet } from './allowance'
 import { readAnswerText } from './body'
-import { buyByChannel, hasChannel, replyOf } from './by-channel'
+import { buyByChannel, depositOf, hasChannel, replyOf } from './by-channel'
 import * as Credential from './Credential'
 import { type ChannelFiles, openChannelFiles, stateFile } from './channel-files'
 import { useEntitlement } from './entitlement'
@@ -240,6 +240,10 @@ function rehearse(
   say(`402        ${Terms.describe(terms)}`)
   const payer = wallet === undefined ? 'the wallet' : Crypto.addressOf(wallet.privateKey)
   say(`would pay  ${payer} -> ${terms.payTo}; nothing is signed`)
+  if (terms.scheme === 'channel') {
+    const amount = Terms.amountOf(terms, depositOf(terms, terms.amountAtomic))
+    say(`           from a channel, with a deposit of ${amount} where too little is left`)
+  }
   for (const other of offered) if (other !== terms) say(`or         ${Terms.describe(other)}`)
   return 0
 }
