@@ -3,6 +3,7 @@ import type * as Voucher from '../src/protocol/Channel'
 import type * as Network from '../src/protocol/Network'
 
 export type Config = Voucher.Config
+export type OnChain = Voucher.OnChain
 
 /** A payment channel as stored. Times are unix ms. */
 export type Channel = {
@@ -29,15 +30,6 @@ export type Reserved = {
   signature: Hex
   fingerprint: string
   at: number
-}
-
-/** What the contract has of a channel. */
-export type OnChain = {
-  balanceAtomic: bigint
-  claimedAtomic: bigint
-  /** When the payer has begun a withdrawal, unix ms. */
-  withdrawAt: number | undefined
-  refundNonce: bigint
 }
 
 /** Of the open channels of a network. */

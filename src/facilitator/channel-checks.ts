@@ -39,25 +39,6 @@ export type Unavailable = { kind: 'unavailable'; detail: string; retryAfterSecon
 /** Why a call is not answered with a success. */
 export type Refusal = Fault | Unavailable
 
-/** A channel on the chain. */
-export type State = {
-  balanceAtomic: bigint
-  claimedAtomic: bigint
-  /** Start of a withdrawal, unix seconds; 0 without one. */
-  withdrawAt: bigint
-  refundNonce: bigint
-}
-
-export function toJson(channelId: string, state: State): object {
-  return {
-    channelId,
-    balance: String(state.balanceAtomic),
-    totalClaimed: String(state.claimedAtomic),
-    withdrawRequestedAt: Number(state.withdrawAt),
-    refundNonce: String(state.refundNonce),
-  }
-}
-
 export type Call = { to: Address; data: Hex }
 
 /** A channel and the results of further calls, in one block. Throws RpcFault. */
@@ -67,19 +48,10 @@ export async function readState(
   id: Hex,
   calls: readonly Call[] = [],
 ) {
-  const own = [
-    Channel.channelsCall(id),
-    Channel.pendingWithdrawalCall(id),
-    Channel.refundNonceCall(id),
-  ]
+  const own = Channel.stateCalls(id)
   const { blockNumber, results } = await settlement.read(network, [...own, ...calls])
-  const [funds, withdrawal] = results.map((result) => result && Channel.parsePair(result))
-  const refundNonce = Abi.uintAt(results[2]?.slice(2) ?? '')
-  if (!funds || !withdrawal || refundNonce === undefined) {
-    throw new RpcFault('the state of a channel cannot be read')
-  }
-  const [balanceAtomic, claimedAtomic] = funds
-  const state: State = { balanceAtomic, claimedAtomic, withdrawAt: withdrawal[1], refundNonce }
+  const state = Channel.parseState(results)
+  if (state === undefined) throw new RpcFault('the state of a channel cannot be read')
   return { state, blockNumber, results: results.slice(own.length) }
 }
 
@@ -111,7 +83,7 @@ export async function examine(
 }
 
 /** `call`: what a deposit sends. */
-type Examined = { state: State; call?: Call }
+type Examined = { state: Channel.OnChain; call?: Call }
 
 async function examineDeposit(
   options: CheckOptions,
@@ -198,7 +170,7 @@ async function readSigned(
 /** Whether the channel covers a voucher, with what is being added to it. */
 function checkVoucher(
   { kind, maxAtomic }: Channel.Voucher,
-  { balanceAtomic, claimedAtomic }: State,
+  { balanceAtomic, claimedAtomic }: Channel.OnChain,
   addedAtomic: bigint,
 ): Fault | undefined {
   const coveredAtomic = balanceAtomic + addedAtomic

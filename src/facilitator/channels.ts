@@ -22,8 +22,6 @@ import {
   type Refusal,
   readState,
   refuseNow,
-  type State,
-  toJson,
   type Unavailable,
   unlessSpent,
 } from './channel-checks'
@@ -125,7 +123,10 @@ async function verify(options: Options, call: ChannelCall): Promise<Answered> {
   if (asked.type !== 'presented') return otherType
   const found = await examine(options, call, asked)
   if (!('state' in found)) return found
-  return { kind: 'good', members: { extra: toJson(asked.voucher.channelId, found.state) } }
+  return {
+    kind: 'good',
+    members: { extra: Channel.stateJson(asked.voucher.channelId, found.state) },
+  }
 }
 
 const otherType = fault(
@@ -291,7 +292,10 @@ function planOfDeposit(
       // Another payload with the same nonce was sent before.
       if (amount !== amountAtomic) return depositFails
       const state = await readAfter(options, call, channelId, receipt)
-      return { amount: String(amount), extra: { channelState: toJson(channelId, state) } }
+      return {
+        amount: String(amount),
+        extra: { channelState: Channel.stateJson(channelId, state) },
+      }
     },
   }
 }
@@ -443,7 +447,7 @@ function planOfRefund(
     async finish(receipt) {
       const amount = amountIn(receipt, 'refunded', id)
       const state = await readAfter(options, call, id, receipt)
-      return { amount: String(amount ?? 0n), extra: { channelState: toJson(id, state) } }
+      return { amount: String(amount ?? 0n), extra: { channelState: Channel.stateJson(id, state) } }
     },
   }
 }
@@ -486,7 +490,7 @@ async function readAfter(
   { network }: ChannelCall,
   id: Hex,
   receipt: Receipt,
-): Promise<State> {
+): Promise<Channel.OnChain> {
   const signal = AbortSignal.timeout(behindMs)
   for (;;) {
     const { state, blockNumber } = await readState(options, network.id, id)

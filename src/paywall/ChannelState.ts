@@ -1,19 +1,14 @@
 import type { Channel } from '../../db/Channel'
+import { stateJson } from '../protocol/Channel'
 
 /** The state of a channel as its client reads it: in `PAYMENT-RESPONSE`, and in a 402 to correct itself. */
 
 /** `channelState` of x402 `batch-settlement`: integers as text, times in unix seconds. */
 export type ChannelState = ReturnType<typeof of>
 
-export function of({ id, refundNonce, withdrawAt = 0, ...channel }: Channel) {
-  return {
-    channelId: id,
-    balance: String(channel.balanceAtomic),
-    totalClaimed: String(channel.claimedAtomic),
-    withdrawRequestedAt: Math.floor(withdrawAt / 1000),
-    refundNonce: String(refundNonce),
-    chargedCumulativeAmount: String(channel.chargedAtomic),
-  }
+export function of(channel: Channel) {
+  const { id, chargedAtomic } = channel
+  return { ...stateJson(id, channel), chargedCumulativeAmount: String(chargedAtomic) }
 }
 
 /** What a corrective 402 adds to the entry of the channel. */

@@ -69,6 +69,15 @@ export type Voucher = {
   refundAtomic?: bigint
 }
 
+/** What the contract has of a channel. */
+export type OnChain = {
+  balanceAtomic: bigint
+  claimedAtomic: bigint
+  /** When the payer has begun a withdrawal, unix ms. */
+  withdrawAt: number | undefined
+  refundNonce: bigint
+}
+
 /** A voucher in a claim: `chargedAtomic` of it is claimed, at most `maxAtomic`. */
 export type ClaimRow = { config: Config; maxAtomic: bigint; signature: Hex; chargedAtomic: bigint }
 
@@ -333,6 +342,32 @@ export function pendingWithdrawalCall(id: Hex): Call {
 /** Reads the nonce of the next refund: `Abi.uintAt`. */
 export function refundNonceCall(id: Hex): Call {
   return callOf('refundNonce', id.slice(2))
+}
+
+/** Reads all that the contract has of a channel: `parseState`. */
+export function stateCalls(id: Hex): readonly Call[] {
+  return [channelsCall(id), pendingWithdrawalCall(id), refundNonceCall(id)]
+}
+
+/** The answers to `stateCalls`; undefined for other bytes, or where a call failed. */
+export function parseState(results: readonly (Hex | undefined)[]): OnChain | undefined {
+  const [funds, withdrawal] = results.map((result) => result && parsePair(result))
+  const refundNonce = Abi.uintAt(results[2]?.slice(2) ?? '')
+  if (!funds || !withdrawal || refundNonce === undefined) return undefined
+  const [balanceAtomic, claimedAtomic] = funds
+  const withdrawAt = withdrawal[1] === 0n ? undefined : Number(withdrawal[1]) * 1000
+  return { balanceAtomic, claimedAtomic, withdrawAt, refundNonce }
+}
+
+/** `channelState` without what was charged: integers as text, times in unix seconds. */
+export function stateJson(channelId: Hex, { withdrawAt = 0, ...state }: OnChain) {
+  return {
+    channelId,
+    balance: String(state.balanceAtomic),
+    totalClaimed: String(state.claimedAtomic),
+    withdrawRequestedAt: Math.floor(withdrawAt / 1000),
+    refundNonce: String(state.refundNonce),
+  }
 }
 
 /** Reads what was claimed for a receiver and what it got: `parsePair`. */

@@ -60,9 +60,6 @@ export type Reply = {
   end: 'served' | 'refused' | 'unknown'
 }
 
-/** A channel as its chain has it. */
-type OnChain = { balanceAtomic: bigint; claimedAtomic: bigint }
-
 /** The channel of terms; `index` tells channels with the same merchant apart. */
 export function configOf(terms: Terms.Terms, payer: Address, index: number): Channel.Config {
   const { receiverAuthorizer, withdrawDelay } = terms.channel ?? noChannel()
@@ -215,7 +212,7 @@ function extraOf({ source }: Terms.Terms): Json.JsonObject {
 export function correct(
   state: State,
   extra: Json.JsonObject,
-  { balanceAtomic, claimedAtomic }: OnChain,
+  { balanceAtomic, claimedAtomic }: Pick<Channel.OnChain, 'balanceAtomic' | 'claimedAtomic'>,
 ): State | { fault: string } {
   const shown = Terms.readable(() => {
     const voucher = Json.optional(extra, 'voucherState', 'object') ?? {}

@@ -2,7 +2,6 @@ import type { Hex } from 'viem'
 import type { Channel, OnChain } from '../../../db/Channel'
 import { type CallOptions, type Node, RpcFault } from '../../chain/client'
 import * as Multicall from '../../chain/multicall'
-import * as Abi from '../../protocol/Abi'
 import * as Amount from '../../protocol/Amount'
 import * as Voucher from '../../protocol/Channel'
 import * as Refusals from '../read/refusals'
@@ -59,24 +58,16 @@ async function readFrom(
   ids: readonly Hex[],
   options: CallOptions,
 ): Promise<readonly OnChain[]> {
-  const calls = ids.flatMap((id) => [
-    Voucher.channelsCall(id),
-    Voucher.pendingWithdrawalCall(id),
-    Voucher.refundNonceCall(id),
-  ])
+  const calls = ids.flatMap(Voucher.stateCalls)
   const answer = await node.call('eth_call', [Multicall.aggregate(calls), 'latest'], options)
   const results = Multicall.parseResults(answer, calls.length)
   return ids.map((_, index) => {
-    const [funds, withdrawal, nonce] = results?.slice(index * 3, index * 3 + 3) ?? []
-    const pair = funds?.success ? Voucher.parsePair(funds.data) : undefined
-    const pending = withdrawal?.success ? Voucher.parsePair(withdrawal.data) : undefined
-    const refundNonce = nonce?.success ? Abi.uintAt(nonce.data.slice(2)) : undefined
+    const own = results?.slice(index * 3, index * 3 + 3) ?? []
+    const state = Voucher.parseState(own.map(({ success, data }) => (success ? data : undefined)))
     // The contract keeps a balance at or above what was claimed of it.
-    if (!pair || !pending || refundNonce === undefined || pair[0] < pair[1])
+    if (state === undefined || state.balanceAtomic < state.claimedAtomic)
       throw new RpcFault('not the state of a channel')
-    const [balanceAtomic, claimedAtomic] = pair
-    const withdrawAt = pending[1] === 0n ? undefined : Number(pending[1]) * 1000
-    return { balanceAtomic, claimedAtomic, withdrawAt, refundNonce }
+    return state
   })
 }
 
