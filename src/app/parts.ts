@@ -207,13 +207,14 @@ async function startSales(
     realm: new URL(baseUrl).hostname,
     baseUrl,
     sponsor,
-    channelOf: settlement.channels.termsOf,
+    channelOf: settlement.channels.namedTermsOf,
     now,
     log,
   }
   showRequests(registry, tally)
   const quoter = createQuoter({
     ...terms,
+    channelOf: settlement.channels.termsOf,
     whyNot: settlement.whyNot,
     facilitators: settlement.authorizations.facilitators,
     takesApprovals: sponsor !== undefined,

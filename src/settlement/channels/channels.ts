@@ -21,9 +21,19 @@ export function createChannelSales(context: Context) {
     /** What an offer says of channels. Undefined: none are taken on the network now. No I/O. */
     termsOf(network: Network.Id): ChannelTerms | undefined {
       const chain = context.chains.get(network)
-      const made = chain && termsOf(context, chain, terms.get(network))
+      const made = chain?.abilities.hasChannels
+        ? termsOf(context, chain, terms.get(network))
+        : undefined
       if (made) terms.set(network, made)
       return made
+    },
+    /**
+     * What a credential must name. Also before a start has read the chain: then its voucher is refused for
+     * now, and not as one of other terms.
+     */
+    namedTermsOf(network: Network.Id): ChannelTerms | undefined {
+      const chain = context.chains.get(network)
+      return chain && termsOf(context, chain, terms.get(network))
     },
     /**
      * Takes the turn of a channel, which has one request at a time. Undefined: it did not come in time.
@@ -66,7 +76,7 @@ function termsOf(
   before: ChannelTerms | undefined,
 ): ChannelTerms | undefined {
   const { authorizer } = channels
-  const [method] = abilities.hasChannels ? abilities.channelMethods : []
+  const [method] = abilities.hasChannels ? abilities.channelMethods : network.asset.transfer
   if (!network.channels || !authorizer || !method) return undefined
   // The same object as long as nothing changes, so that a change is noticed without a comparison.
   if (before?.method === method) return before
