@@ -6,7 +6,7 @@ import { auditCluster, type Read, unsettled } from './cluster-audit'
 import { createClusterFaults, disturbancesOf, type Member, takeAim } from './cluster-faults'
 import { createComeback } from './comeback'
 import { configurationOf } from './configuration'
-import { type Ended, finish } from './finish'
+import { type Ended, finish, sumOf } from './finish'
 import { createMembers } from './members'
 import { auditOverlaps } from './overlaps'
 import { startPair } from './pair'
@@ -152,13 +152,6 @@ async function soak(): Promise<number> {
   }
 }
 
-function sumOf(...all: readonly ReadonlyMap<string, bigint>[]): Map<string, bigint> {
-  const sums = new Map<string, bigint>()
-  for (const [key, atomic] of all.flatMap((each) => [...each]))
-    sums.set(key, (sums.get(key) ?? 0n) + atomic)
-  return sums
-}
-
 type Shared = {
   setup: Setup
   upstream: Upstream
@@ -194,6 +187,7 @@ function envOf(random: Random, keys: typeof clusterRelayers): Record<string, str
     RELAYER_KEYS: keysOf(keys),
     CHALLENGE_SECRETS: secret(),
     RECEIPT_KEY: secret(),
+    RECEIVER_AUTHORIZER_KEY: secret(),
     ADMIN_TOKEN: secret(),
   }
 }

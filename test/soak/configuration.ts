@@ -13,6 +13,8 @@ export type ShopOptions = {
   facilitator?: string
   /** Merchants for buyers who come back; the program needs REFUND_KEY. */
   club?: boolean
+  /** Channels on both networks. */
+  channels?: boolean
 }
 
 /** Text of merchants.toml: both networks, a shop and a model by use. */
@@ -148,5 +150,15 @@ address = "${asset.address}"
 transfer = ${JSON.stringify(network.chainId === 4663 ? ['permit2', 'eip3009'] : ['eip3009'])}
 eip712 = { name = "${asset.eip712.name}", version = "${asset.eip712.version}" }
 reverts_on_used_nonce = ${asset.revertsOnUsedNonce}
-`
+${options.channels ? channelsTable(id) : ''}`
 }
+
+/** Claims come often: by the amount, and each minute. */
+const channelsTable = (id: string) => `
+[networks."${id}".channels]
+withdraw_delay = "15min"
+min_deposit = "0.05"
+claim_every = "1min"
+claim_above = "0.10"
+unclaimed_max = "20"
+`

@@ -1,7 +1,8 @@
 import { parseArgs } from 'node:util'
+import { createByChannel } from './by-channel'
 import { createComeback } from './comeback'
 import { configurationOf } from './configuration'
-import { finish } from './finish'
+import { finish, sumOf } from './finish'
 import { operatorOf } from './operator'
 import { createPayers } from './payers'
 import { createProgram, type Program } from './program'
@@ -10,10 +11,11 @@ import { startSetup } from './setup'
 import { startUpstream, type Upstream } from './upstream'
 
 /**
- * Kills the real program with SIGKILL repeatedly while 32 payers buy, and others use passes and trials,
- * fetch again and are refunded. Starts it at once on the same data. Then it proves that no payment was
- * lost, doubled or refunded twice, no answer was given without one, and each use was counted once. A
- * seed repeats the random choices, not the timing.
+ * Kills the real program with SIGKILL repeatedly while 32 payers buy, others use passes and trials,
+ * fetch again and are refunded, and others pay by channels. Starts it at once on the same data. Then it
+ * proves that no payment was lost, doubled or refunded twice, no answer was given without one, each use
+ * was counted once, and channels were charged, claimed and refunded what their answers cost. A seed
+ * repeats the random choices, not the timing.
  */
 
 const { values } = parseArgs({
@@ -29,13 +31,15 @@ const seed = values.seed ?? crypto.randomUUID().slice(0, 8)
 if (!Number.isSafeInteger(kills) || kills < 0) throw new Error('--kills wants a number')
 /** Wallets for trials. */
 const freshCount = Math.min(1_000, 40 + 4 * kills)
+/** Wallets for channels. */
+const channelCount = Math.min(300, 12 + kills)
 process.exitCode = await soak()
 
 async function soak(): Promise<number> {
   const startedAt = Date.now()
   const random = createRandom(seed)
   process.stdout.write(`soak:crash --kills ${kills} --seed ${seed}\n`)
-  const setup = await startSetup(seed, freshCount)
+  const setup = await startSetup(seed, freshCount, channelCount)
   const upstream = await startUpstream(random.fork('upstream'))
   let running: Program | undefined
   try {
@@ -47,6 +51,7 @@ async function soak(): Promise<number> {
         settleWaitSeconds: 25,
         replaceAfterSeconds: 20,
         club: true,
+        channels: true,
       }),
     })
     const payers = createPayers({
@@ -57,10 +62,14 @@ async function soak(): Promise<number> {
     })
     const { killedAt } = program
     let startedLast = 0
+    const isDisturbed = (from: number, until: number) =>
+      killedAt.some((at) => at >= from && at <= until)
+    const shared = { setup, upstream, random, url: program.url, pauseMaxMs: Number(values.pause) }
+    const byChannel = createByChannel({ ...shared, isDisturbed, store: program.store })
     const comeback = createComeback({
-      ...{ setup, upstream, random, url: program.url, pauseMaxMs: Number(values.pause) },
+      ...shared,
       operator: operatorOf(program, random.fork('operator')),
-      isDisturbed: (from, until) => killedAt.some((at) => at >= from && at <= until),
+      isDisturbed,
       isSteady: true,
       startedLast: () => startedLast,
     })
@@ -70,11 +79,13 @@ async function soak(): Promise<number> {
     await program.listening()
     payers.start()
     comeback.start()
+    byChannel.start()
     const aims = random.fork('aims')
     for (let kill = 0; kill < kills; kill++) {
       await takeAim(program, upstream, aims)
       await comeback.endRedemptions()
       await program.kill()
+      await byChannel.look()
       program.start()
       startedLast = Date.now()
     }
@@ -85,15 +96,24 @@ async function soak(): Promise<number> {
       program,
       payers: {
         purchases: payers.purchases,
-        finish: async (ms) => void (await Promise.all([payers.finish(ms), comeback.finish(ms)])),
+        async finish(ms) {
+          await Promise.all([payers, comeback, byChannel].map((each) => each.finish(ms)))
+          // A start claims and sweeps what is left at once.
+          await program.stop()
+          program.start()
+          await program.listening()
+        },
       },
-      ...{ moved: comeback.moved, more: comeback.audit },
+      moved: async () => sumOf(await comeback.moved(), await byChannel.moved()),
+      missing: byChannel.missing,
+      more: async () => [...(await comeback.audit()), ...(await byChannel.audit())],
       title: `seed ${seed}`,
       figures: () => [
         ['kills', kills],
         ['seconds', ((Date.now() - startedAt) / 1000).toFixed(1)],
         ['median start in ms', medianOf(program.startMs).toFixed(0)],
         ...comeback.figures(),
+        ...byChannel.figures(),
       ],
     })
   } finally {

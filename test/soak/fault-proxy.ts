@@ -13,6 +13,7 @@ const faults = [
   'truncated',
   'empty',
   'lagging',
+  'no logs',
   // The node has the transaction and answers something else.
   'already known',
   'nonce too low',
@@ -55,6 +56,8 @@ const anywhere: readonly Fault[] = [
   'empty',
   'lagging',
 ]
+/** Of a request for logs. */
+const ofLogs: readonly Fault[] = [...anywhere, 'no logs', 'no logs', 'no logs']
 const ofSends: readonly Fault[] = [
   'already known',
   'nonce too low',
@@ -126,29 +129,38 @@ async function forward({ url }: State, request: RpcRequest): Promise<Answer> {
   return (await response.json()) as Answer
 }
 
-function draw(state: State, isSend: boolean): { fault: Fault | undefined; depth: number } {
+function draw(state: State, method: string): { fault: Fault | undefined; depth: number } {
   const { random, noSync, spell } = state
+  const isSend = method.startsWith('eth_sendRawTransaction')
+  const isLogs = method === 'eth_getLogs'
   const now = Date.now()
   if (spell !== undefined && now < spell.until)
     return {
-      fault: spell.fault === 'no sync method' && !isSend ? undefined : spell.fault,
+      fault: only(spell.fault, { isSend, isLogs }),
       depth: spell.depth,
     }
   state.spell = undefined
   const depth = random.between(1, 5)
   if (random.chance(0.004)) {
-    const fault = random.pick<Fault>(['lagging', 'lagging', 'status 502', ...noSync])
+    const fault = random.pick<Fault>(['lagging', 'lagging', 'no logs', 'status 502', ...noSync])
     state.spell = { fault, depth, until: now + random.between(500, 4_000) }
   }
   if (!random.chance(faultProbability)) return { fault: undefined, depth }
   const list = isSend && random.chance(sendShare) ? [...ofSends, ...noSync] : anywhere
-  return { fault: random.pick(list), depth }
+  return { fault: random.pick(isLogs ? ofLogs : list), depth }
+}
+
+/** Some faults are those of one method. */
+function only(fault: Fault, { isSend, isLogs }: { isSend: boolean; isLogs: boolean }) {
+  const isOther = (fault === 'no sync method' && !isSend) || (fault === 'no logs' && !isLogs)
+  return isOther ? undefined : fault
 }
 
 async function answer(state: State, request: RpcRequest): Promise<Response> {
   const { random, counts, ending } = state
-  const isSend = request.method.startsWith('eth_sendRawTransaction')
-  const { fault, depth } = state.behaves ? { fault: undefined, depth: 0 } : draw(state, isSend)
+  const { fault, depth } = state.behaves
+    ? { fault: undefined, depth: 0 }
+    : draw(state, request.method)
   if (fault === undefined) return reply(request, await forward(state, request))
   counts.set(fault, (counts.get(fault) ?? 0) + 1)
   switch (fault) {
@@ -174,6 +186,9 @@ async function answer(state: State, request: RpcRequest): Promise<Response> {
       return new Response('')
     case 'lagging':
       return reply(request, await lagging(state, request, depth))
+    case 'no logs':
+      // A node that hides events, as one of a payer could.
+      return reply(request, { result: [] })
     case 'dropped':
       return reply(request, dropped(request))
     case 'no sync method':

@@ -1,10 +1,11 @@
 import { parseArgs } from 'node:util'
 import type { Audit } from './audit'
+import { createByChannel } from './by-channel'
 import { startChainFaults } from './chain-faults'
 import { createComeback } from './comeback'
 import { configurationOf } from './configuration'
 import { startFaultProxy } from './fault-proxy'
-import { finish } from './finish'
+import { finish, sumOf } from './finish'
 import { operatorOf } from './operator'
 import { createPayers, nap } from './payers'
 import { createProgram, type Program } from './program'
@@ -13,9 +14,10 @@ import { startSetup } from './setup'
 import { startUpstream } from './upstream'
 
 /**
- * Lets 32 payers buy while two faulty RPC endpoints are in front of each chain and the chains
- * reorganise. Then all faults end, everything must finish, and the audit is that of crashes. A seed
- * repeats the random choices, not the timing.
+ * Lets 32 payers and buyers with channels buy while two faulty RPC endpoints are in front of each chain,
+ * which also hide events, and the chains reorganise: deposits, claims and withdrawals too. Then all faults
+ * end, everything must finish, and the audit is that of crashes. A seed repeats the random choices, not
+ * the timing.
  */
 
 const { values } = parseArgs({
@@ -26,13 +28,15 @@ const seed = values.seed ?? crypto.randomUUID().slice(0, 8)
 if (!(seconds >= 0)) throw new Error('--seconds wants a number')
 /** Wallets for trials. */
 const freshCount = Math.min(1_000, 40 + 4 * seconds)
+/** Wallets for channels. */
+const channelCount = Math.min(300, 12 + seconds)
 process.exitCode = await soak()
 
 async function soak(): Promise<number> {
   const startedAt = Date.now()
   const random = createRandom(seed)
   process.stdout.write(`soak:faults --seconds ${seconds} --seed ${seed}\n`)
-  const setup = await startSetup(seed, freshCount)
+  const setup = await startSetup(seed, freshCount, channelCount)
   const upstream = await startUpstream(random.fork('upstream'))
   const proxies = setup.sites.flatMap((site) =>
     ['first', 'second'].map((name) => ({
@@ -54,13 +58,17 @@ async function soak(): Promise<number> {
         settleWaitSeconds: 6,
         replaceAfterSeconds: 3,
         club: true,
+        channels: true,
       }),
     })
     const payers = createPayers({ setup, url: program.url, random, pauseMaxMs: 300 })
+    const shared = { setup, upstream, random, url: program.url, pauseMaxMs: 300 }
+    const isDisturbed = () => false
+    const byChannel = createByChannel({ ...shared, isDisturbed, store: program.store })
     const comeback = createComeback({
-      ...{ setup, upstream, random, url: program.url, pauseMaxMs: 300 },
+      ...shared,
       operator: operatorOf(program, random.fork('operator')),
-      ...{ isDisturbed: () => false, isSteady: false, startedLast: () => 0 },
+      ...{ isDisturbed, isSteady: false, startedLast: () => 0 },
     })
     running = program
     process.stdout.write(`${program.command.join(' ')}\n`)
@@ -68,6 +76,7 @@ async function soak(): Promise<number> {
     await program.listening()
     payers.start()
     comeback.start()
+    byChannel.start()
     const chainFaults = setup.sites.map((site) =>
       startChainFaults(site, random.fork(`chain faults ${site.id}`)),
     )
@@ -80,9 +89,17 @@ async function soak(): Promise<number> {
       program,
       payers: {
         purchases: payers.purchases,
-        finish: async (ms) => void (await Promise.all([payers.finish(ms), comeback.finish(ms)])),
+        async finish(ms) {
+          await Promise.all([payers, comeback, byChannel].map((each) => each.finish(ms)))
+          // A start claims and sweeps what is left at once.
+          await program.stop()
+          program.start()
+          await program.listening()
+        },
       },
-      ...{ moved: comeback.moved, more: comeback.audit },
+      moved: async () => sumOf(await comeback.moved(), await byChannel.moved()),
+      missing: byChannel.missing,
+      more: async () => [...(await comeback.audit()), ...(await byChannel.audit())],
       title: `seed ${seed}`,
       figures: () => [
         ['seconds', ((Date.now() - startedAt) / 1000).toFixed(1)],
@@ -90,6 +107,7 @@ async function soak(): Promise<number> {
           [...proxies.map(({ proxy }) => proxy), ...chainFaults].map(({ counts }) => counts),
         ),
         ...comeback.figures(),
+        ...byChannel.figures(),
       ],
     })
   } finally {

@@ -27,6 +27,8 @@ export type Run = {
   payers: Pick<Payers, 'purchases' | 'finish'>
   /** What others than the payers have moved to the payee, by network, atomic. */
   moved?: () => Promise<ReadonlyMap<string, bigint>>
+  /** What has not ended beside payments; undefined: nothing. */
+  missing?: () => Promise<string | undefined>
   /** When gateways could be taken for dead. */
   disturbances?: () => readonly Disturbance[]
   title: string
@@ -51,13 +53,13 @@ export async function finish(run: Run): Promise<number> {
   const { setup, upstream, program, payers } = run
   upstream.behave()
   await payers.finish(purchasesMaxMs)
-  const missing = await waitUntilEnded(setup, program.store, endMaxMs)
+  const missing = await waitUntilEnded(setup, program.store, endMaxMs, run.missing)
   await program.stop()
   const { figures, findings } = await audit({
     setup,
     purchases: payers.purchases,
     // The others have an audit of their own.
-    calls: upstream.calls.filter(({ serial }) => !serial.startsWith('r')),
+    calls: upstream.calls.filter(({ serial }) => !/^[rc]/.test(serial)),
     store: program.store,
     programFaults: program.faults,
     killedAt: program.killedAt,
@@ -72,4 +74,12 @@ export async function finish(run: Run): Promise<number> {
     directory: program.directory,
     explain: run.explain,
   })
+}
+
+/** Sums by network. */
+export function sumOf(...all: readonly ReadonlyMap<string, bigint>[]): Map<string, bigint> {
+  const sums = new Map<string, bigint>()
+  for (const [key, atomic] of all.flatMap((each) => [...each]))
+    sums.set(key, (sums.get(key) ?? 0n) + atomic)
+  return sums
 }

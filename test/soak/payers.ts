@@ -117,13 +117,16 @@ async function sign(
   }
   if (scheme === 'x402-eip3009' || scheme === 'x402-permit2') {
     const method = scheme === 'x402-permit2' ? 'permit2' : 'eip3009'
-    const isOffered = asked.required.accepts.some(
+    // A header has not always room for all offers.
+    const { accepts = asked.required.accepts } = asked.whole
+    const isOffered = accepts.some(
       ({ network, extra }) => network === site.id && extra.assetTransferMethod === method,
     )
     if (!isOffered) return undefined
     const nonce = random.bytes32()
     const options = { network: site.id, method, nonce } as const
-    const signature = await payX402(asked.required, payer.account, options)
+    const required = { ...asked.required, accepts }
+    const signature = await payX402(required, payer.account, options)
     return signed(purchase, nonce, { 'payment-signature': signature })
   }
   const challenge = asked.challenges.find(({ request }) => idOf(request) === site.id)

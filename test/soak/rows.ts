@@ -1,4 +1,5 @@
 import { Database } from 'bun:sqlite'
+import type { Hex } from 'viem'
 
 /** The rows of the database, read from outside the program. */
 export type Rows = {
@@ -31,8 +32,10 @@ export type PaymentRow = {
   network: string
   payer: string
   nonce: string
+  method: string
   amount_atomic: string
   state: string
+  /** Of a payment by a channel the id of the channel. */
   transaction_hash: string
   log_index: number | null
   delivery: string
@@ -63,6 +66,18 @@ export type EntitlementRow = {
   uses: number
   uses_max: number
   attempts: number
+}
+
+export type ChannelRow = {
+  id: Hex
+  network: string
+  charged_atomic: string
+  signed_atomic: string | null
+  signature: Hex | null
+  reserved_id: string | null
+  balance_atomic: string
+  claimed_atomic: string
+  withdraw_at: number | null
 }
 
 /** `id` is the nonce of the sign-in. Times are unix ms. */
@@ -99,14 +114,16 @@ export type Unfinished = Readonly<Record<keyof typeof unfinishedSql, number>>
 export type Store = {
   rows(): Promise<Rows>
   entitled(): Promise<Entitled>
+  /** Channels, and the payments by them. */
+  channels(): Promise<{ channels: readonly ChannelRow[]; payments: readonly PaymentRow[] }>
   /** Id of the payment with this nonce; undefined: there is none. */
   paymentId(nonce: string): Promise<string | undefined>
   /** Number of payments, transactions and authorizations that have not ended. */
   unfinished(): Promise<Unfinished>
 }
 
-const paymentsSql = `SELECT id, network, payer, nonce, amount_atomic, state, transaction_hash,
-  log_index, delivery, attempts, answered, upstream_status, delivered_at FROM payments ORDER BY id`
+const paymentsSql = `SELECT id, network, payer, nonce, method, amount_atomic, state,
+  transaction_hash, log_index, delivery, attempts, answered, upstream_status, delivered_at FROM payments`
 const transactionsSql = `SELECT hash, network, relayer, nonce, kind, state, payment_id
   FROM transactions LEFT JOIN transaction_members ON transaction_hash = hash
   ORDER BY network, nonce`
@@ -115,6 +132,8 @@ const authorizationsSql = `SELECT id, network, payer, nonce, ceiling_atomic, cha
   failed_at, created_at, valid_before FROM authorizations ORDER BY id`
 const entitlementsSql = 'SELECT id, kind, uses, uses_max, attempts FROM entitlements'
 const usesSql = `SELECT id, entitlement_id, day_id, wallet, state, created_at FROM entitlement_uses`
+const channelsSql = `SELECT id, network, charged_atomic, signed_atomic, signature, reserved_id,
+  balance_atomic, claimed_atomic, withdraw_at FROM channels ORDER BY id`
 const jobId = `'repay:' || refunds.payment_id || ':' || refunds.attempts`
 const refundsSql = `SELECT refunds.payment_id, amount_atomic, reason, refunds.created_at, paid_hash,
   jobs.state AS job FROM refunds LEFT JOIN jobs ON jobs.id = ${jobId}`
@@ -124,6 +143,7 @@ const unfinishedSql = {
   authorizations: `authorizations WHERE state IN ('authorized', 'metered')`,
   uses: `entitlement_uses WHERE state = 'running'`,
   refunds: 'refunds WHERE paid_hash IS NULL',
+  vouchers: 'channels WHERE reserved_id IS NOT NULL',
 }
 
 /** Runs a statement that SQLite and PostgreSQL understand. */
@@ -135,7 +155,7 @@ export function storeOf(read: Read): Store {
     Number((await read<{ n: number }>(`SELECT count(*) AS n FROM ${from}`))[0]?.n ?? 0)
   return {
     rows: async () => ({
-      payments: await read<PaymentRow>(paymentsSql),
+      payments: await read<PaymentRow>(`${paymentsSql} ORDER BY id`),
       transactions: await read<TransactionRow>(transactionsSql),
       authorizations: await read<AuthorizationRow>(authorizationsSql),
     }),
@@ -143,6 +163,11 @@ export function storeOf(read: Read): Store {
       entitlements: await read<EntitlementRow>(entitlementsSql),
       uses: await read<UseRow>(usesSql),
       refunds: await read<RefundRow>(refundsSql),
+    }),
+    channels: async () => ({
+      // First: a charge that comes in between has its payment.
+      channels: await read<ChannelRow>(channelsSql),
+      payments: await read<PaymentRow>(`${paymentsSql} WHERE method = 'channel' ORDER BY id`),
     }),
     paymentId: async (nonce) =>
       (await read<{ id: string }>(`SELECT id FROM payments WHERE nonce = '${nonce}'`))[0]?.id,

@@ -41,6 +41,8 @@ export type Setup = {
   returning: readonly Wallet[]
   /** Wallets for trials, which were never used. */
   fresh: readonly Wallet[]
+  /** Wallets of buyers with channels, which may deposit by Permit2 on 4663. */
+  channels: readonly Pick<Wallet, 'index' | 'account'>[]
   payee: `0x${string}`
   stop(): Promise<void>
 }
@@ -72,9 +74,9 @@ const abi = parseAbi([
 
 /**
  * Starts both chains with 200 ms blocks and 32 payers with tokens, and that many fresh wallets with
- * tokens beside the buyers who come back. A seed repeats the keys.
+ * tokens beside the buyers who come back, and wallets for channels. A seed repeats the keys.
  */
-export async function startSetup(seed: string, freshCount = 0): Promise<Setup> {
+export async function startSetup(seed: string, freshCount = 0, channelCount = 0): Promise<Setup> {
   const random = createRandom(`${seed} keys`)
   const payee = privateKeyToAccount(random.bytes32()).address
   const payers = Array.from({ length: payerCount }, (_, index) => ({
@@ -91,21 +93,28 @@ export async function startSetup(seed: string, freshCount = 0): Promise<Setup> {
     .flatMap((role) => Array<Wallet['role']>(freshCount > 0 ? returningCounts[role] : 0).fill(role))
     .map((role, index) => wallet(index, role))
   const fresh = Array.from({ length: freshCount }, (_, index) => wallet(index, 'trial'))
-  const funded = [...payers, ...returning, ...fresh].map((each) => each.account.address)
+  const channels = Array.from({ length: channelCount }, (_, index) => ({
+    index,
+    account: privateKeyToAccount(random.bytes32()),
+  }))
+  const funded = [...payers, ...returning, ...fresh, ...channels].map(
+    (each) => each.account.address,
+  )
+  const approving = [...payers.filter(({ hasApproved }) => hasApproved), ...channels]
   const started = await Promise.allSettled(
-    (['usdg', 'usdc'] as const).map((manners) => startSite(manners, payers, funded)),
+    (['usdg', 'usdc'] as const).map((manners) => startSite(manners, approving, funded)),
   )
   const sites = started.flatMap((each) => (each.status === 'fulfilled' ? [each.value] : []))
   const stop = async () => void (await Promise.all(sites.map(({ chain }) => chain.stop())))
   const failed = started.find((each) => each.status === 'rejected')
-  if (failed === undefined) return { sites, payers, returning, fresh, payee, stop }
+  if (failed === undefined) return { sites, payers, returning, fresh, channels, payee, stop }
   await stop()
   throw failed.reason
 }
 
 async function startSite(
   manners: 'usdg' | 'usdc',
-  payers: readonly Payer[],
+  approving: readonly Pick<Payer, 'account'>[],
   funded: readonly `0x${string}`[],
 ): Promise<Site> {
   const { chainId } = networkOf('http://localhost', manners)
@@ -114,7 +123,7 @@ async function startSite(
   try {
     await prepareChain(chain, network)
     await mint(chain, network, funded)
-    await approve(chain, network, payers)
+    await approve(chain, network, approving)
     await mine(chain, settledBlocks)
   } catch (error) {
     await chain.stop()
@@ -139,13 +148,16 @@ async function mint(chain: Chain, { asset }: NetworkConfig, holders: readonly `0
 }
 
 /** Lets Permit2 transfer from those that may pay by it. */
-async function approve(chain: Chain, { asset }: NetworkConfig, payers: readonly Payer[]) {
+async function approve(
+  chain: Chain,
+  { asset }: NetworkConfig,
+  approving: readonly Pick<Payer, 'account'>[],
+) {
   const data = encodeFunctionData({
     abi,
     functionName: 'approve',
     args: [Permit.permit2Address, maxUint256],
   })
-  const approving = payers.filter(({ hasApproved }) => hasApproved)
   for (const { account: owner } of approving) {
     await chain.rpc('anvil_setBalance', [owner.address, '0xde0b6b3a7640000'])
     await chain.rpc('anvil_impersonateAccount', [owner.address])

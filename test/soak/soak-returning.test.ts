@@ -37,7 +37,15 @@ async function kindsOf(
   changes: Partial<Evidence> = {},
 ): Promise<string[]> {
   const stop = async () => undefined
-  const setup = { sites: [], payers: [], returning: [], fresh: [], payee: '0x', stop } as const
+  const setup = {
+    sites: [],
+    payers: [],
+    returning: [],
+    fresh: [],
+    channels: [],
+    payee: '0x',
+    stop,
+  } as const
   const found = await auditReturning({
     ...{ setup, sales: [], uses, calls: [], payments: [], isSteady: true },
     ...{ isDisturbed: () => false, isOver: () => false },

@@ -43,6 +43,7 @@ function payment(changes: Partial<PaymentRow> = {}): PaymentRow {
     network: 'eip155:8453',
     payer: '0x1',
     nonce: '0x1',
+    method: 'permit2',
     amount_atomic: cost,
     state: 'confirmed',
     transaction_hash: '0x2',
