@@ -29,7 +29,7 @@ import { createLookup } from '../paywall/usage/lookup'
 import * as Crypto from '../protocol/Crypto'
 import { hourMs } from '../protocol/Time'
 import { createRefunds } from '../refunds/refunds'
-import { findAuthorizerFault } from '../settlement/channels/authorizer'
+import { findAuthorizerFault, findLeftFault } from '../settlement/channels/authorizer'
 import { createSettlement } from '../settlement/settlement'
 import { createSponsor } from '../sponsor/sponsor'
 import { openMarket, startStock } from '../stock/start'
@@ -126,8 +126,10 @@ async function startMoney(base: Base) {
   /** What an operator has paused. */
   const pauses = await createPauses({ ledger: admin, onChange, now, fault })
   for (const { kind, name } of pauses.all()) log('sales-paused', { kind, name })
-  const authorizerFault = await findAuthorizerFault(ledger.channels, secrets.receiverAuthorizerKey)
-  if (authorizerFault !== undefined) throw new EnvironmentError(authorizerFault)
+  const channelFault =
+    (await findAuthorizerFault(ledger.channels, secrets.receiverAuthorizerKey)) ??
+    (await findLeftFault(ledger.channels, config.networks))
+  if (channelFault !== undefined) throw new EnvironmentError(channelFault)
   const settlement = await createSettlement({
     ...own,
     ledger,

@@ -9,7 +9,7 @@ import { check } from '../../src/cli/sell/check'
 import { loadSecrets } from '../../src/config/env'
 import { silent } from '../../src/log'
 import * as Crypto from '../../src/protocol/Crypto'
-import { channelOf, onChain } from '../harness/channel-rows'
+import { channelOf, onChain, pay } from '../harness/channel-rows'
 import { exitCode } from '../harness/command'
 import { configOf, payout, small } from '../harness/config'
 import { outcomeOf } from '../harness/outcome'
@@ -26,21 +26,24 @@ const text = small
 const key = '11'.repeat(32)
 const environment = { PAYOUT: payout, ONE_KEY: 'a-key-of-one', RELAYER_KEYS: '22'.repeat(32) }
 
-/** A data directory with an open channel of an authorizer. */
-async function dataWith(privateKey: string): Promise<string> {
+/** A data directory with an open channel of an authorizer, which may have been charged. */
+async function dataWith(privateKey: string, amountAtomic = 0n): Promise<string> {
   const dataDir = mkdtempSync(join(directory, 'data-'))
   const database = databaseOf(open({ dataDir, now: Date.now }))
   const channel = channelOf('eip155:8453')
   const receiverAuthorizer = Crypto.addressOf(Crypto.bytes(privateKey))
   const config = { ...channel.config, receiverAuthorizer }
-  await database.ledger.channels.insert({ ...channel, config }, onChain(), Date.now())
+  const { channels } = database.ledger
+  await channels.insert({ ...channel, config }, onChain(), Date.now())
+  if (amountAtomic > 0n)
+    await pay(channels, { ...channel, config }, { baseAtomic: 0n, amountAtomic })
   await database.close()
   return dataDir
 }
 
-async function checkWith(dataDir: string, env: Record<string, string>) {
+async function checkWith(dataDir: string, env: Record<string, string>, configured = text) {
   const file = join(dataDir, 'm.toml')
-  writeFileSync(file, text)
+  writeFileSync(file, configured)
   const lines: string[] = []
   const out = (line: string) => void lines.push(line)
   const options = { file, dataDir, env: { ...environment, ...env }, now: Date.now, out }
@@ -70,6 +73,21 @@ test('error: another key than that of open channels is refused by check and by t
   expect(right.lines.join('\n')).toContain('Base (eip155:8453, USDC, channels)')
   const app = await start(key)
   await app.stop()
+})
+
+test('error: a network whose channels were charged keeps them until all is claimed', async () => {
+  const without = text.replace('\nchannels = {}', '')
+  const env = { RECEIVER_AUTHORIZER_KEY: key }
+  const dataDir = await dataWith(key, 90n)
+  const message =
+    '[networks."eip155:8453".channels] is missing, and 0.000090 USD that channels were charged there is ' +
+    'not claimed: put it back, and claim all on /admin/channels before you remove it'
+  expect(await checkWith(dataDir, env, without)).toEqual({ code: 1, lines: [message, '1 fault'] })
+  const secrets = loadSecrets({ dataDir, env: { ...environment, ...env } })
+  const start = () => App.start({ config: configOf(without), secrets, dataDir, log: silent })
+  expect(await outcomeOf(start())).toThrow(message)
+  expect((await checkWith(dataDir, env)).code).toBe(0)
+  expect((await checkWith(await dataWith(key), env, without)).code).toBe(0)
 })
 
 test('a data directory without channels, or without a database, takes any key', async () => {

@@ -22,7 +22,7 @@ import * as Entitlements from '../../paywall/entitlement/Entitlements'
 import * as ByUse from '../../paywall/usage/ByUse'
 import * as Amount from '../../protocol/Amount'
 import * as Crypto from '../../protocol/Crypto'
-import { findAuthorizerFault } from '../../settlement/channels/authorizer'
+import { findAuthorizerFault, findLeftFault } from '../../settlement/channels/authorizer'
 import type { Run } from '../commands'
 import { deskKeyFault, findTarget, withLedger } from '../operate/database'
 import { salesOf, unreadable, warn } from '../words'
@@ -62,7 +62,7 @@ export async function check(options: Options): Promise<number> {
   const { config, faults } = parseConfig(text, { file, env, domains, relayers: () => relayers })
   await tried(problems, () => assertDatabase(options, config))
   const deskFault = config && deskKeyFault(config, env)
-  const channelFault = await tried(problems, () => findChannelFault(options))
+  const channelFault = await tried(problems, () => findChannelFault(options, config))
   const keyFaults = [deskFault, channelFault].filter((fault) => fault !== undefined)
   problems.push(...faults.map(format), ...keyFaults)
   const drift = config && (await findDriftFrom(options, config))
@@ -137,13 +137,21 @@ async function assertDatabase(
     loadSecrets({ dataDir, env, isShared: true, hasChannels })
 }
 
-/** Why the start would refuse RECEIVER_AUTHORIZER_KEY. With a database server only that start asks. */
-async function findChannelFault(options: Options): Promise<string | undefined> {
+/**
+ * Why the start would refuse RECEIVER_AUTHORIZER_KEY, or networks without channels. With a database server
+ * only that start asks.
+ */
+async function findChannelFault(
+  options: Options,
+  config: Pick<Config, 'networks'> | undefined,
+): Promise<string | undefined> {
   if (databaseUrlOf(options.env) !== undefined) return undefined
   let fault: string | undefined
   try {
     await withLedger(options, async ({ channels }) => {
-      fault = await findAuthorizerFault(channels, findAuthorizerKey(options))
+      fault =
+        (await findAuthorizerFault(channels, findAuthorizerKey(options))) ??
+        (config && (await findLeftFault(channels, config.networks)))
       return 0
     })
   } catch (error) {
