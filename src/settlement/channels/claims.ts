@@ -287,7 +287,9 @@ async function sweep(context: Context, chain: ChainState, watch: ChannelWatch): 
         const next = await attemptOf(context, id, isOver)
         const call = Voucher.settleCall(receiver, token)
         const job = next && { id: next.id, ...call, gasLimit: sweepGas, takesLast: true as const }
-        if (job === undefined) continue
+        // The token may refuse to pay its receiver.
+        const isSendable = next?.row !== undefined || (await estimateGas(chain, call)) !== undefined
+        if (job === undefined || !isSendable) continue
         const end = await runChannelJob(context, chain, job, waitMs)
         if (end.kind === 'confirmed') watch.owed.delete(key)
         context.metrics.channelJob(network.id, 'sweep', end.kind)

@@ -57,7 +57,7 @@ export async function refund(
     const { job, nonce, gasLimit } = begun
     const leftMs = Math.max(0, waitMs - Math.max(0, context.now() - startedAt))
     const end = await runChannelJob(context, chain, job, leftMs)
-    const signer = transfer.voucher.config.payerAuthorizer
+    const signer = refunderOf(transfer.voucher)
     if (gasLimit !== undefined) countSponsored(context, chain, { signer, gasLimit }, end)
     const reservation = refundReservation(nonce)
     if (end.kind === 'unavailable' || end.kind === 'refused') {
@@ -85,6 +85,14 @@ export async function refund(
     if (error instanceof RpcFault || error instanceof RpcError) return Refusals.unavailable(error)
     throw error
   }
+}
+
+/**
+ * By whom refunds are counted. Whoever reads the newest voucher on the chain can ask for one, which must not
+ * use up the deposits of its signer.
+ */
+function refunderOf({ config }: Pick<Voucher.Voucher, 'config'>): string {
+  return `refund ${config.payerAuthorizer}`
 }
 
 type Begun = {
@@ -175,7 +183,7 @@ async function begin(
         'The channel has changed.',
       )
   }
-  const taken = takeSponsored(context, chain, config.payerAuthorizer, gasLimit)
+  const taken = takeSponsored(context, chain, refunderOf({ config }), gasLimit)
   if ('kind' in taken) {
     await ledger.channels.release(id, reserved.id)
     return taken

@@ -1,4 +1,4 @@
-import type { Address, Hex } from 'viem'
+import type { Hex } from 'viem'
 import type { JobRow } from '../../../db/schema'
 import { RpcError, RpcFault } from '../../chain/client'
 import { fees, priceOf } from '../../chain/head'
@@ -97,7 +97,7 @@ function claimsWei(chain: ChainState, { open }: ChannelWatch): bigint {
   return (claimBaseGas + rows * claimRowGas) * maxFeeWei
 }
 
-/** Deposits and refunds of one signer in an hour. */
+/** Deposits of one signer in an hour, and refunds. */
 const perHour = 10
 
 const signersMax = 10_000
@@ -109,7 +109,7 @@ const signersMax = 10_000
 export function takeSponsored(
   context: Context,
   chain: ChainState,
-  signer: Address,
+  signer: string,
   gasLimit: bigint,
 ): Refusals.PaymentRefusal | { keepsWei: bigint } {
   const { network, head } = chain
@@ -129,7 +129,7 @@ export function takeSponsored(
   }
   const fullAt = Math.max(watch.fullAt.get(signer) ?? 0, now) + hourMs / perHour
   if (fullAt - now > hourMs) {
-    const detail = `A signer may send ${perHour} deposits and refunds in an hour; try again later.`
+    const detail = `A signer may send ${perHour} deposits or refunds in an hour; try again later.`
     return Refusals.later(detail, Math.ceil((fullAt - now - hourMs) / 1000))
   }
   if (watch.fullAt.size >= signersMax)
@@ -143,7 +143,7 @@ export function takeSponsored(
 export function countSponsored(
   context: Context,
   chain: ChainState,
-  { signer, gasLimit }: { signer: Address; gasLimit: bigint },
+  { signer, gasLimit }: { signer: string; gasLimit: bigint },
   end: JobEnd,
 ): void {
   const watch = watchOf(context, chain.network.id)

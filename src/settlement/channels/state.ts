@@ -105,7 +105,7 @@ export type ChannelWatch = {
   /** Wei that deposits and refunds have cost on a UTC day. */
   sponsored: { day: number; wei: bigint }
   /** When a signer may send the full number of deposits and refunds again, unix ms. */
-  fullAt: Map<Address, number>
+  fullAt: Map<string, number>
   /** Claims and sweeps of this process. They never reject. */
   running: Set<Promise<void>>
 }
