@@ -455,14 +455,20 @@ async function reserve(
   const reserved = scopeKey(scope)
   if (shop.keys.has(reserved)) throw Denial.inProgress()
   shop.keys.add(reserved)
+  const free = () => void shop.keys.delete(reserved)
+  let isHeld = false
   try {
     const previous = await settlement.findByIdempotencyKey(scope)
     if (previous !== undefined) return { previous }
     if (checkout.sale.item.isByUse && (await settlement.authorizations.findByIdempotencyKey(scope)))
       throw Denial.inProgress()
-    return { outcome: await settle(shop, checkout) }
+    const outcome = await settle(shop, checkout)
+    // A voucher has no row before its charge by which a request of another channel finds the key.
+    isHeld = outcome.kind === 'authorized' && presentation.transfer.voucher !== undefined
+    return { outcome }
   } finally {
-    shop.keys.delete(reserved)
+    if (isHeld) checkout.claim.add(free)
+    else free()
   }
 }
 

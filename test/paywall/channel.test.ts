@@ -338,6 +338,29 @@ describe('keys and entitlements', () => {
     expect((await channel.pay({ base: 10_000n })).status).toBe(200)
   })
 
+  test('one key buys once, though its payer has two channels', async () => {
+    const channel = await opened()
+    const other = await shop.channel({ signer: channel.signer })
+    await other.deposit({ amount: 50_000n })
+    await untilEnded(shop)
+    shop.upstream.requests.length = 0
+    const reply = nextReply()
+    const one = channel.pay({ base: 5_000n, ...keyed('channel-2') })
+    const answer = await reply
+    const refused = await other.pay({ base: 5_000n, ...keyed('channel-2') })
+    expect([refused.status, await refused.json()]).toMatchObject([
+      409,
+      { code: 'payment-in-progress' },
+    ])
+    answer.send(200, '{"n":1}')
+    expect((await one).status).toBe(200)
+    await untilEnded(shop)
+    const again = await other.pay({ base: 5_000n, ...keyed('channel-2') })
+    expect([again.status, await again.text()]).toEqual([200, '{"n":1}'])
+    expect(other.row()).toMatchObject({ charged_atomic: '5000', reserved_id: null })
+    expect(shop.upstream.requests).toHaveLength(1)
+  })
+
   test('attack: a stranger that pays into a channel of a payer gets no key and no entitlement of it', async () => {
     const victim = await opened()
     shop.upstream.script = (_, reply) => reply.send(200, '{"secret":1}')
