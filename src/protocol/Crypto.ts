@@ -75,8 +75,14 @@ export function messageDigest(message: string): Uint8Array {
   return keccak256(`\x19Ethereum Signed Message:\n${Buffer.byteLength(message)}${message}`)
 }
 
+/** Strangers choose them, so they are emptied when they grow. */
+const checksums = new Map<string, Address>()
+const checksumsMax = 8_192
+
 /** EIP-55 checksummed address of 40 lower-case hex digits without prefix. */
 export function checksum(digits: string): Address {
+  const known = checksums.get(digits)
+  if (known !== undefined) return known
   const hash = keccak256(digits)
   let text = ''
   for (let index = 0; index < 40; index += 2) {
@@ -86,7 +92,11 @@ export function checksum(digits: string): Address {
     text += byte >= 0x80 ? high.toUpperCase() : high
     text += (byte & 0x0f) >= 8 ? low.toUpperCase() : low
   }
-  return `0x${text}`
+  const address: Address = `0x${text}`
+  if (checksums.size >= checksumsMax) checksums.clear()
+  // Not `digits`, which may be a part of a long text and keep that in memory.
+  checksums.set(text.toLowerCase(), address)
+  return address
 }
 
 /**
