@@ -113,7 +113,10 @@ function createGatewayProduct(context: Context): Product<GatewaySale> {
       const { opens } = sale.item
       // The answer of a pass needs its payment only for its time, which is now.
       const own = opens && { fulfil: async () => passOf(sale.item, opens, now()) }
-      return byUse.deliver(own ? answeredBy(sale, own) : sale, authorization, claim.release)
+      return byUse.deliver(own ? answeredBy(sale, own) : sale, authorization, {
+        release: claim.release,
+        isFixed: !isByUse(sale, authorization.transfer),
+      })
     },
     isCostly: ({ body }) => body.byteLength > costlyMinBytes,
     // Read them once, because each read parses the whole body.

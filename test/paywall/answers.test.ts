@@ -62,7 +62,7 @@ function holding({ onSettle, ...settlement }: Settled = {}) {
   } as unknown as DeliveryRequest
   return {
     delivered,
-    buy: () => usage.deliver(request, authorizationOf(), () => undefined),
+    buy: () => usage.deliver(request, authorizationOf(), { release: () => undefined }),
   }
 }
 
@@ -100,6 +100,18 @@ test('a receipt names the transaction that paid, though another one was signed i
   expect(told).toMatchObject({
     transaction,
     extensions: { 'offer-receipt': { info: { receipt: { payload: { transaction } } } } },
+  })
+})
+
+test('a receipt names what was charged, though another amount was signed in advance', () => {
+  const receipts = createReceipts(secret, () => 1_000)
+  receipts.expecting('')(payment)
+  const transfer = { ...payment.transfer, amountAtomic: 7n }
+  const headers = receipts.headersOf({ ...payment, transfer }, { protocol: 'x402', search: '' })
+  const told = settlementOf(new Response(null, { headers }))
+  const resourceUrl = expect.stringContaining('amount=7')
+  expect(told).toMatchObject({
+    extensions: { 'offer-receipt': { info: { receipt: { payload: { resourceUrl } } } } },
   })
 })
 

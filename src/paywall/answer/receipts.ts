@@ -27,6 +27,9 @@ type Bought = {
   order?: string | undefined
 }
 
+/** What is paid for. Its transaction is '' where it has none yet. */
+type Paid = Pick<Payment, 'id' | 'transfer' | 'purpose'> & { transaction: Hex | '' }
+
 /** An answer with a receipt. `settled`: by a channel. */
 type Receipted = Bought & {
   protocol: Protocol
@@ -47,17 +50,19 @@ const aheadMs = 2_000
 /** Most receipts that are signed in advance; the oldest ones are dropped first. */
 const aheadMax = 1_000
 
+type Ahead = { receipt: Receipt.Signed; amountAtomic: bigint; signedAt: number }
+
 export type Receipts = ReturnType<typeof createReceipts>
 
 /** Signs the receipts of all products. `now` is unix ms. */
 export function createReceipts(key: Uint8Array, now: () => number) {
   // It takes a while to compute.
   const address = Crypto.addressOf(key)
-  /** Those that were signed in advance, while their payments are being confirmed. */
-  const ahead = new Map<string, { receipt: Receipt.Signed; signedAt: number }>()
+  /** Those that were signed in advance, while their payments are being confirmed or charged. */
+  const ahead = new Map<string, Ahead>()
 
   /** The signed receipt of a payment. */
-  function sign(payment: Payment, { search = '', order, ...bought }: Bought = {}): Receipt.Signed {
+  function sign(payment: Paid, { search = '', order, ...bought }: Bought = {}): Receipt.Signed {
     const { transfer, purpose } = payment
     const { transaction = transactionOf(payment) } = bought
     const whole = purpose.resource + search
@@ -73,6 +78,18 @@ export function createReceipts(key: Uint8Array, now: () => number) {
     return Receipt.sign(fields, key)
   }
 
+  /** The one that was signed in advance, where that is right. A transaction may have been replaced since. */
+  function receiptOf(payment: Payment, bought: Bought): Receipt.Signed {
+    const { transaction = transactionOf(payment) } = bought
+    const early = ahead.get(payment.id)
+    ahead.delete(payment.id)
+    const isGood =
+      early?.receipt.payload.transaction === transaction &&
+      early.amountAtomic === payment.transfer.amountAtomic &&
+      Math.abs(now() - early.signedAt) < aheadMs
+    return isGood ? early.receipt : sign(payment, bought)
+  }
+
   /** Of a payment by a channel: the transaction and the amount are those of its deposit. */
   function ofChannel(
     payment: Payment,
@@ -80,7 +97,7 @@ export function createReceipts(key: Uint8Array, now: () => number) {
     { usage, ...bought }: Omit<Receipted, 'protocol'>,
   ): Headings {
     const terms = settledTerms(settled, payment.transfer)
-    const receipt = sign(payment, { ...bought, transaction: terms.transaction })
+    const receipt = receiptOf(payment, { ...bought, transaction: terms.transaction })
     const extensions = extensionOf(usage)
     return { 'payment-response': Receipt.x402({ ...terms, receipt, extensions }) }
   }
@@ -89,24 +106,20 @@ export function createReceipts(key: Uint8Array, now: () => number) {
     /** Of the signer. */
     address,
     sign,
-    /** Signs the receipt of a payment that is being confirmed. `search`: the query of its request. */
-    expecting: (search: string) => (payment: Payment) => {
+    /** Signs the receipt of a payment that is being confirmed or charged. `search`: the query of its request. */
+    expecting: (search: string) => (payment: Paid) => {
       const [oldest] = ahead.keys()
       if (oldest !== undefined && ahead.size >= aheadMax) ahead.delete(oldest)
-      ahead.set(payment.id, { receipt: sign(payment, { search }), signedAt: now() })
+      const receipt = sign(payment, { search })
+      const { amountAtomic } = payment.transfer
+      ahead.set(payment.id, { receipt, amountAtomic, signedAt: now() })
     },
     /** Receipt headers of an answer that is sent now, in the protocol of its payment. */
     headersOf(payment: Payment, { protocol, usage, settled, ...bought }: Receipted): Headings {
-      const { id, transfer, purpose } = payment
+      const { transfer, purpose } = payment
       if (settled) return ofChannel(payment, settled, { usage, ...bought })
       const transaction = transactionOf(payment)
-      const early = ahead.get(id)
-      ahead.delete(id)
-      // A transaction may have been replaced since its receipt was signed.
-      const isGood =
-        early?.receipt.payload.transaction === transaction &&
-        Math.abs(now() - early.signedAt) < aheadMs
-      const receipt = isGood ? early.receipt : sign(payment, bought)
+      const receipt = receiptOf(payment, bought)
       if (protocol === 'mpp') {
         const { challengeId } = purpose
         return { 'payment-receipt': Receipt.mpp(receipt, { issuer: address, challengeId }) }
@@ -131,7 +144,7 @@ export function createReceipts(key: Uint8Array, now: () => number) {
 export function transactionOf({
   transaction,
   transfer,
-}: Pick<Payment, 'transaction' | 'transfer'>): Hex | '' {
+}: Pick<Paid, 'transaction' | 'transfer'>): Hex | '' {
   return transfer.method === 'channel' ? '' : transaction
 }
 

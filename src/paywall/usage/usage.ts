@@ -80,16 +80,19 @@ export function createUsageDeliveries(options: UsageOptions, deliveries: Deliver
     },
     /**
      * Makes the answer of an authorization, charges it and answers. Calls `release` when all is settled,
-     * which for a stream is after its end. Throws ProblemError; `release` is then the caller's.
+     * which for a stream is after its end. Throws ProblemError; `release` is then the caller's. `isFixed`:
+     * it is charged its whole price.
      */
     async deliver(
       request: DeliveryRequest,
       authorization: Authorization,
-      release: () => void,
+      { release, isFixed = false }: { release: () => void; isFixed?: boolean },
     ): Promise<Response> {
       const delivery = { request, authorization, release }
       const making = make(context, delivery)
       // Computed while the upstream works.
+      if (isFixed && authorization.transfer.voucher?.kind === 'voucher')
+        options.receipts.expecting(request.search)({ ...authorization, transaction: '' })
       const [token = ''] = receiptTokens(options.challengeSecrets, authorization.id)
       const made = await making
       if (authorization.transfer.method === 'channel' && made.chargeOf === undefined)
