@@ -5,7 +5,7 @@ import { BatchSettlementEvmScheme } from '@x402/evm/batch-settlement/client'
 import { wrapFetchWithPayment, x402Client } from '@x402/fetch'
 import { createPublicClient, http } from 'viem'
 import { account, type DemoAccount } from '../../src/demo/accounts'
-import { base, type ChannelShop, startChannelShop } from '../harness/channel-shop'
+import { base, type ChannelShop, channelTerms, startChannelShop } from '../harness/channel-shop'
 import { executable } from '../harness/executable'
 import { newState, removeStates, startWallet } from '../harness/mcp-wallet'
 
@@ -14,7 +14,11 @@ import { newState, removeStates, startWallet } from '../harness/mcp-wallet'
 let shop: ChannelShop
 beforeAll(async () => {
   const edit = (text: string) =>
-    text.replace('min_deposit = "0.01"', 'min_deposit = "0.25"\nclaim_above = "5"')
+    text.replace(channelTerms, '').concat(`
+[networks."eip155:8453".channels]
+min_deposit = "0.25"
+claim_above = "5"
+`)
   shop = await startChannelShop({ edit })
 })
 afterAll(async () => {
