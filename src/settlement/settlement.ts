@@ -62,7 +62,7 @@ export async function createSettlement(options: SettlementOptions) {
     ready: background.ready,
     async recover(): Promise<void> {
       await background.recover()
-      await looks.start()
+      looks.start()
     },
     /** Accepts nothing new; resolves when nothing is running or after the limit. */
     async stop(limitMs: number): Promise<void> {

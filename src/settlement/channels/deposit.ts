@@ -26,7 +26,7 @@ import {
   runChannelJob,
   takeSponsored,
 } from './send'
-import { type PaidDeposit, type Presented, remember } from './state'
+import { type PaidDeposit, type Presented, remember, watchOf } from './state'
 import { readChannels, syncChannels } from './watch'
 
 export type Deposited = PaidDeposit & { kind: 'deposited'; channel: Channel }
@@ -87,6 +87,10 @@ export async function deposit(
     const taken = isNew ? takeSponsored(context, chain, transfer.payer, depositGas) : undefined
     if (taken && 'kind' in taken) return taken
     const job = { id: next.id, ...call, gasLimit: depositGas, ...taken }
+    const { deposits } = watchOf(context, chain.network.id)
+    const charged = (await context.ledger.channels.find(channelId))?.chargedAtomic ?? 0n
+    if (deposits.size >= depositsMax) deposits.clear()
+    deposits.set(channelId, { id: next.id, chargedAtomic: charged })
     const leftMs = Math.max(0, Math.min(waitMs, until - context.now()))
     const end = await runChannelJob(context, chain, job, leftMs)
     if (isNew) countSponsored(context, chain, { signer: transfer.payer, gasLimit: depositGas }, end)
@@ -121,9 +125,13 @@ const unconfirmed = Refusals.later(
   2,
 )
 
+/** Channels whose newest deposit is kept. */
+const depositsMax = 10_000
+
 /**
- * Waits for another deposit of the channel that is under way: a client that got no answer to it must not
- * pay twice. Undefined where there is none, or where its money does not cover the voucher.
+ * Waits for another deposit of the channel that is under way, or that ended without a request which used it:
+ * a client that got no answer to it must not pay twice. Undefined where there is none, or where its money
+ * does not cover the voucher.
  */
 async function awaitOther(
   context: Context,
@@ -134,8 +142,11 @@ async function awaitOther(
   const { ledger, now } = context
   const { channelId } = transfer.voucher
   const sent = await ledger.transactions.unfinished()
-  const id = sent.find(({ job }) => job?.startsWith(`deposit:${channelId}:`))?.job
-  if (id === undefined) return undefined
+  const open = sent.find(({ job }) => job?.startsWith(`deposit:${channelId}:`))?.job
+  const last = watchOf(context, chain.network.id).deposits.get(channelId)
+  const charged = (await ledger.channels.find(channelId))?.chargedAtomic ?? 0n
+  const id = open ?? (last?.chargedAtomic === charged ? last.id : undefined)
+  if (id === undefined || (await ledger.jobs.find(id)) === undefined) return undefined
   const end = await waitForJob(context, id, Math.max(0, until - now()))
   if (end.kind === 'pending') return unconfirmed
   if (end.kind !== 'confirmed') return undefined

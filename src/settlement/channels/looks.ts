@@ -45,12 +45,7 @@ export function createLooks(context: Context, checkMs: number) {
   })
   context.events.jobs.on((id) => onJob(context, id))
   return {
-    async start(): Promise<void> {
-      for (const { transaction, job } of await context.ledger.transactions.unfinished()) {
-        const [kind, id] = job?.split(':') ?? []
-        if (kind === 'channel-refund')
-          watchOf(context, transaction.network).refunding.add(id as Hex)
-      }
+    start(): void {
       for (const { loop } of loops) loop.start()
     },
     /** Resolves when nothing is in progress; call it when the waits of settlement end. */

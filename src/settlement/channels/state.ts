@@ -69,8 +69,6 @@ export type ChannelWatch = {
   wake: () => void
   /** Channels to be read again. `blocks`: before that, no voucher of it is taken. */
   changed: Map<Hex, { blocks: boolean }>
-  /** Channels with a refund that is sent and not on the chain, where no reservation may show it. */
-  refunding: Set<Hex>
   /** All channels are to be read: nothing is known of what happened before. */
   isUnread: boolean
   /** When all channels with unclaimed money were read, by `Context.monotonic`. */
@@ -93,6 +91,8 @@ export type ChannelWatch = {
   claiming: Map<Hex, { amountAtomic: bigint; at: number }>
   /** The channels of the claims of this process, by job. */
   claims: Map<string, readonly Hex[]>
+  /** The newest deposit of a channel, and what the channel was charged before. */
+  deposits: Map<Hex, { id: string; chargedAtomic: bigint }>
   /** Jobs whose caller reads the channels at their end. */
   awaited: Set<string>
   /** Receivers for which something was claimed that they do not have. */
@@ -118,7 +118,6 @@ export function watchOf({ channels }: { channels: Channels }, id: Network.Id): C
     turn: createTurn(),
     wake: () => {},
     changed: new Map(),
-    refunding: new Set(),
     isUnread: true,
     readAt: Number.NEGATIVE_INFINITY,
     block: undefined,
@@ -130,6 +129,7 @@ export function watchOf({ channels }: { channels: Channels }, id: Network.Id): C
     refused: new Set(),
     claiming: new Map(),
     claims: new Map(),
+    deposits: new Map(),
     awaited: new Set(),
     owed: new Map(),
     late: undefined,

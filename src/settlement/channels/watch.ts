@@ -86,7 +86,8 @@ export async function syncChannels(
       const states = await readChannels(chain, page)
       for (const [index, id] of page.entries()) {
         const state = states.get(id)
-        const read = state && (await context.ledger.channels.sync(id, state, at))
+        const safe = state && (await withoutRefund(context, id, state))
+        const read = safe && (await context.ledger.channels.sync(id, safe, at))
         // What has changed since the read is read once more.
         if (watch.changed.get(id) === marks[index]) watch.changed.delete(id)
         if (read) await note(context, watch, remember(context.channels, read))
@@ -95,13 +96,23 @@ export async function syncChannels(
   }
 }
 
+/**
+ * A refund that a reorganisation has removed returns, though its reservation has ended. Until then the
+ * channel has no more than after it.
+ */
+async function withoutRefund({ ledger }: Context, id: Hex, state: OnChain): Promise<OnChain> {
+  const next = await attemptOf({ ledger }, refundJob(id, state.refundNonce), hasFailed)
+  const known = next?.row && (await ledger.channels.find(id))
+  if (known === undefined) return state
+  return { ...state, balanceAtomic: Amount.least(state.balanceAtomic, known.balanceAtomic) }
+}
+
 /** Sees to what follows from the state of a channel. */
 async function note(context: Context, watch: ChannelWatch, channel: Channel): Promise<void> {
   const { id, network, chargedAtomic, claimedAtomic, withdrawAt } = channel
   const unclaimedAtomic = chargedAtomic - claimedAtomic
   if (unclaimedAtomic <= 0n) watch.due.delete(id)
   await endRefund(context, channel)
-  await noteRefund(context, watch, channel)
   if (withdrawAt === undefined) {
     watch.withdrawals.delete(id)
     return
@@ -112,20 +123,6 @@ async function note(context: Context, watch: ChannelWatch, channel: Channel): Pr
   if (!isNew) return
   context.log('channel-withdrawal', { channel: id, network, unclaimedAtomic })
   watch.wake()
-}
-
-/**
- * A refund that a reorganisation has removed returns, though its reservation has ended: then the channel has
- * less than the chain shows.
- */
-async function noteRefund(
-  { ledger }: Context,
-  { refunding }: ChannelWatch,
-  { id, refundNonce }: Channel,
-): Promise<void> {
-  const next = await attemptOf({ ledger }, refundJob(id, refundNonce), hasFailed)
-  if (next?.row === undefined) refunding.delete(id)
-  else refunding.add(id)
 }
 
 /** A reservation of a refund that never reached its job ends after this time, ms. */
@@ -180,7 +177,7 @@ export function mayTake(
   const seenMs = monotonic() - (channels.seenAt.get(network.id) ?? Number.NEGATIVE_INFINITY)
   if (Math.min(seenMs, now() - syncedAt) > terms.withdrawDelayMs / 10)
     return Refusals.later('The nodes do not show the state of channels now; try again.', 10)
-  if (watch.changed.get(id)?.blocks || watch.refunding.has(id))
+  if (watch.changed.get(id)?.blocks)
     return Refusals.later('The channel is being read from the chain; try again.', 1)
   if ((channels.unclaimed.get(network.id) ?? 0n) < terms.unclaimedMaxAtomic) return undefined
   // One look for all requests that are refused while a claim is under way.

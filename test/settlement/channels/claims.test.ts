@@ -116,7 +116,7 @@ describe.concurrent('claims', () => {
   })
 
   test('attack: a node that hides events is read within a tenth of the delay', async () => {
-    await using own = await ownChannels({ terms: { ...patient, withdrawDelayMs: 2_000 } })
+    await using own = await ownChannels({ terms: { ...patient, withdrawDelayMs: 8_000 } })
     const config = await own.opened()
     own.net.tap.intercept = ({ method }) => (method === 'eth_getLogs' ? { result: [] } : undefined)
     await own.initiateWithdraw(config, 1n)
@@ -124,7 +124,7 @@ describe.concurrent('claims', () => {
   })
 
   test('while no node answers for a tenth of the delay, no voucher is taken', async () => {
-    await using own = await ownChannels({ terms: { ...patient, withdrawDelayMs: 2_000 } })
+    await using own = await ownChannels({ terms: { ...patient, withdrawDelayMs: 8_000 } })
     const config = await own.opened()
     own.net.tap.intercept = () => new Response('away', { status: 503 })
     let max = price

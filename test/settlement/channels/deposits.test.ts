@@ -100,11 +100,14 @@ describe.concurrent('a deposit', () => {
       kind: 'deposit' as const,
       deposit: own.signDeposit(config, 5_000_000n),
     })
-    const second = own.pay(own.voucher(config, price, price, another()))
+    const second = own.pay(own.voucher(config, price, price, another()), 200)
+    expect(await second).toMatchObject({ kind: 'unavailable' })
     await setAutomine(own.net.chain, true)
     await mine(own.net.chain)
-    expect(await second).toMatchObject({ kind: 'authorized' })
-    expect(transactions(own)).toHaveLength(1)
+    await until(() => transactions(own)[0]?.state === 'confirmed')
+    const third = own.voucher(config, price, price, another())
+    expect(await own.pay(third)).toMatchObject({ kind: 'authorized' })
+    expect(transactions(own)).toMatchObject([{ state: 'confirmed' }])
     const more = own.voucher(config, 6_000_000n, 6_000_000n - price, another())
     expect(await own.pay(more)).toMatchObject({ kind: 'authorized' })
     expect(await own.row(config)).toMatchObject({ balanceAtomic: 10_000_000n })
