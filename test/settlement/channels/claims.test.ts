@@ -42,8 +42,13 @@ function lies(change: (answer: string) => string) {
   }
 }
 
+const wordsOf = (answer: string) => answer.slice(2).match(/.{64}/g) ?? []
+
 /** Hides withdrawals: times of this century as words. */
-const hidesWithdrawals = lies((answer) => answer.replace(/0{56}[67][0-9a-f]{7}/g, '0'.repeat(64)))
+const hidesWithdrawals = lies((answer) => {
+  const words = wordsOf(answer).map((word) => (/^0{56}[67]/.test(word) ? '0'.repeat(64) : word))
+  return `0x${words.join('')}`
+})
 
 describe.concurrent('claims', () => {
   test('claims of three channels share a transaction, and a sweep pays them out', async () => {
