@@ -256,13 +256,26 @@ describe.concurrent('a deposit', () => {
     expect(await own.pay(first(own, { from: 2 }).transfer)).toMatchObject({ kind: 'authorized' })
   })
 
-  test('a deposit leaves an account the gas that claims need', async () => {
+  test('a deposit leaves an account the gas that claims of all open channels need', async () => {
     await using own = await ownChannels()
-    await own.opened()
-    await own.net.chain.rpc('anvil_setBalance', [account(0).address, '0x38d7ea4c68000'])
-    const balanceOf = () =>
-      own.fixture.settlement.details()[0]?.relayers[0]?.balanceWei === 0x38d7ea4c68000n
-    await until(balanceOf)
+    const { ledger, settlement } = own.fixture
+    const state = { balanceAtomic: 1n, claimedAtomic: 0n, withdrawAt: undefined, refundNonce: 0n }
+    for (let count = 0; count < 100; count++) {
+      const config = own.configOf()
+      await ledger.channels.insert(
+        { id: own.idOf(config), network: own.network.id, config },
+        state,
+        Date.now(),
+      )
+    }
+    // Enough for a sale and for the deposit alone.
+    const wei = 5n * 10n ** 15n
+    await own.net.chain.rpc('anvil_setBalance', [account(0).address, `0x${wei.toString(16)}`])
+    await until(() => settlement.details()[0]?.relayers[0]?.balanceWei === wei)
+    const looks = own.asked('eth_getLogs')
+    await until(() => own.asked('eth_getLogs') > looks + 2)
+    expect(settlement.isReady(own.network.id)).toBe(true)
     expect(await own.pay(first(own).transfer)).toMatchObject({ kind: 'unavailable' })
+    expect(transactions(own)).toEqual([])
   })
 })
