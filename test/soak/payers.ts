@@ -1,6 +1,13 @@
 import type { Hex } from 'viem'
 import type * as Network from '../../src/protocol/Network'
-import { ask, challengeHash, payMpp, payMppPermit2, payX402 } from '../harness/buyer'
+import {
+  ask,
+  challengeHash,
+  payMpp,
+  payMppPermit2,
+  payX402,
+  wholeChallenges,
+} from '../harness/buyer'
 import type { Scheme } from '../harness/shop'
 import { prices } from './configuration'
 import type { Purchase, Received } from './purchase'
@@ -129,7 +136,9 @@ async function sign(
     const signature = await payX402(required, payer.account, options)
     return signed(purchase, nonce, { 'payment-signature': signature })
   }
-  const challenge = asked.challenges.find(({ request }) => idOf(request) === site.id)
+  // A header has not always room for all methods.
+  const challenges = scheme === 'mpp' ? asked.challenges : wholeChallenges(asked)
+  const challenge = challenges.find(({ request }) => idOf(request) === site.id)
   if (challenge === undefined) return undefined
   const pay = scheme === 'mpp' ? payMpp : payMppPermit2
   const authorization = await pay(challenge, payer.account)
