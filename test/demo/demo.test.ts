@@ -154,7 +154,7 @@ describe('turnpike demo', () => {
       if (command.includes('curl')) expect(answer).toStartWith('HTTP/1.1 402 Payment Required')
       else
         expect(answer).toMatch(
-          /"temperature_2m"|"choices"|"status":"delivered"|"pass":|"us_aqi"|1\.490000 USDC came back/,
+          /"temperature_2m"|"choices"|"status":"delivered"|"pass":|"us_aqi"|"total_market_cap"|1\.490000 USDC came back/,
         )
     }
 
@@ -171,8 +171,8 @@ describe('turnpike demo', () => {
       expect.stringMatching(
         /^sold weather \/air-quality\/pass 1 USDC from 0x7099\u{2026}79C8 in /u,
       ),
-      expect.stringMatching(new RegExp(`^sold weather /forecast 0\\.005 USDC ${buyer}`, 'u')),
-      expect.stringMatching(new RegExp(`^sold weather /forecast 0\\.005 USDC ${buyer}`, 'u')),
+      expect.stringMatching(new RegExp(`^sold crypto-markets /global 0\\.005 USDC ${buyer}`, 'u')),
+      expect.stringMatching(new RegExp(`^sold crypto-markets /global 0\\.005 USDC ${buyer}`, 'u')),
       expect.stringMatching(new RegExp(`^sold weather /forecast 0\\.005 USD[CG] ${buyer}`, 'u')),
       expect.stringMatching(new RegExp(`^sold assistant /chat 0\\.000\\d+ USDC ${buyer}`, 'u')),
     ])

@@ -17,7 +17,9 @@ again = "24h"
 trial = { requests = 1, per = "wallet", total_per_day = 500, min_balance_age_blocks = 0 }
 pass = { price = "1.00", period = "24h", requests = 500 }
 `
-/** A merchant on one network: with more, the head of a 402 may have no room for channels. */
+/** Sold by transfers only: the head of its 402 has no room for channels and every challenge. */
+const forecastRoute = 'path = "/forecast"\n'
+/** A merchant on one network, whose head has room for channels. */
 const alone = 'slug = "crypto-markets"\n'
 /** Payment channels: one deposit is enough for the requests of the demo, whose last makes a claim due. */
 const channels = `
@@ -84,6 +86,7 @@ async function readConfiguration(file: string | undefined): Promise<string> {
   if (file === undefined)
     return shipped
       .replace('path = "/air-quality"\n', regular)
+      .replace(forecastRoute, `${forecastRoute}schemes = ["exact"]\n`)
       .replace(alone, `${alone}networks = ["eip155:8453"]\n`)
       .concat(channels)
   try {
@@ -169,8 +172,8 @@ function instructions(world: World, port: number): string {
     `  ${pay} '${base}${goods.air}' --sign-in-only`,
     '',
     'Deposit 1.50 USDC into a payment channel, buy from it without a transaction, get the rest back',
-    `  ${pay} ${forecast} --scheme channel --deposit 1.50 --rpc ${onBase}`,
-    `  ${pay} ${forecast} --scheme channel --rpc ${onBase}`,
+    `  ${pay} '${base}${goods.global}' --scheme channel --deposit 1.50 --rpc ${onBase}`,
+    `  ${pay} '${base}${goods.global}' --scheme channel --rpc ${onBase}`,
     `  PAY_KEY=${key} ${self()} channels close --rpc ${onBase}`,
     '',
     'Buy a tokenized stock for 2 USDG',
