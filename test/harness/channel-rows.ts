@@ -68,7 +68,8 @@ export async function pay(
   changes: Partial<PaymentRow> = {},
 ) {
   const { baseAtomic, amountAtomic } = amounts
-  const reserved = reservedOf(baseAtomic + amountAtomic)
+  const { signature = signatureOf(baseAtomic + amountAtomic) } = changes
+  const reserved = reservedOf(baseAtomic + amountAtomic, { signature })
   const answer = await channels.reserve(channel.id, { baseAtomic, reserved })
   if (answer !== 'reserved') return undefined
   const payment = chargeRow(channel, reserved.id, amounts, changes)

@@ -8,7 +8,7 @@ import { type ChainState, type Context, chainOf } from '../state/state'
 import { claimAll, claimsOf } from './claims'
 import { type Refunded, type RefundOptions, refund } from './refund'
 import { attemptOf, estimateGas, hasFailed, limitOf } from './send'
-import { type Presented, type Settled, takeTurn } from './state'
+import { type Presented, remember, type Settled, takeTurn } from './state'
 import { findChannel, findCharged, openUnknown, outOfStep } from './voucher'
 
 /** Longest wait of a request for the turn of its channel, ms. */
@@ -90,12 +90,17 @@ async function refundChannel(
   transfer: Presented,
   options: RefundOptions,
 ): Promise<Refunded | Refusals.PaymentRefusal> {
-  const { progress, ledger } = context
+  const { progress, ledger, channels } = context
   const { channelId, maxAtomic } = transfer.voucher
   const chain = chainOf(context, transfer.network)
   if (progress.isStopping) return Refusals.unavailable(undefined)
   if (ledger.fault() !== undefined) return Refusals.unrecordable
-  const known = await findChannel(context, channelId)
+  let known = await findChannel(context, channelId)
+  // Another process may have charged it since it was read.
+  if (known && maxAtomic !== known.chargedAtomic && ledger.lanes.isShared) {
+    const read = await ledger.channels.find(channelId)
+    known = read && remember(channels, read)
+  }
   if (known && maxAtomic !== known.chargedAtomic) {
     const detail = `The voucher of a refund must be of what was charged, ${known.chargedAtomic}.`
     return outOfStep(known, detail)

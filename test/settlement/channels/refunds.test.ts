@@ -4,9 +4,11 @@ import { mine } from '../../../src/demo/chains'
 import * as Voucher from '../../../src/protocol/Channel'
 import * as Crypto from '../../../src/protocol/Crypto'
 import { setAutomine } from '../../harness/chains'
+import { pay } from '../../harness/channel-rows'
 import { authorizerKey, type OwnChannels, ownChannels } from '../../harness/own-channels'
 import { isSend } from '../../harness/own-settlement'
 import { until } from '../../harness/settlement'
+import { isPostgres } from '../../harness/test-ledger'
 
 const price = 10_000n
 
@@ -65,6 +67,20 @@ describe.concurrent('a refund of a channel', () => {
     })
     expect(jobs(own)).toHaveLength(2)
     expect((await own.balance(config.payer)) - before).toBe(4_980_000n)
+  })
+
+  test.skipIf(!isPostgres)('what another gateway has charged is refunded here', async () => {
+    await using own = await ownChannels({ terms: patient })
+    const config = await own.opened()
+    const { channels } = own.fixture.ledger
+    const channel = { id: own.idOf(config), network: own.network.id, config }
+    const charge = { baseAtomic: price, amountAtomic: price }
+    const { signature } = own.voucher(config, 2n * price, price)
+    expect(await pay(channels, channel, charge, { signature })).toBeDefined()
+    expect(await refund(own, config, { max: 2n * price })).toMatchObject({
+      ...{ kind: 'refunded', amountAtomic: 4_980_000n },
+      channel: { claimedAtomic: 2n * price },
+    })
   })
 
   test('error: a refund above what is left, or of nothing, sends nothing', async () => {
