@@ -57,7 +57,7 @@ export function toChannel(found: unknown): Channel {
 }
 
 /** The row of a channel that was not known. */
-export function channelRow(
+function channelRow(
   { id, network, config }: Pick<Channel, 'id' | 'network' | 'config'>,
   { withdrawAt, ...state }: OnChain,
   now: number,

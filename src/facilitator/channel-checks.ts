@@ -5,14 +5,14 @@ import * as Token from '../chain/token'
 import * as Abi from '../protocol/Abi'
 import { zero } from '../protocol/Address'
 import * as Channel from '../protocol/Channel'
+import type { Presented } from '../protocol/ChannelFacilitation'
 import * as ChannelFacilitation from '../protocol/ChannelFacilitation'
-import { fault, type Presented } from '../protocol/ChannelFacilitation'
 import * as ChannelPayload from '../protocol/ChannelPayload'
 import * as Crypto from '../protocol/Crypto'
 import type { Operation } from '../protocol/Facilitation'
 import type * as Network from '../protocol/Network'
 import * as Permit from '../protocol/Permit'
-import { type Fault, isFault } from '../protocol/Problem'
+import { type Fault, fault, isFault } from '../protocol/Problem'
 import * as Sponsoring from '../protocol/Sponsoring'
 import { wrapperIn } from '../protocol/Transfer'
 import * as Refusals from '../settlement/read/refusals'
@@ -39,14 +39,12 @@ export type Unavailable = { kind: 'unavailable'; detail: string; retryAfterSecon
 /** Why a call is not answered with a success. */
 export type Refusal = Fault | Unavailable
 
-export type Call = { to: Address; data: Hex }
-
 /** A channel and the results of further calls, in one block. Throws RpcFault. */
 export async function readState(
   { settlement }: CheckOptions,
   network: Network.Id,
   id: Hex,
-  calls: readonly Call[] = [],
+  calls: readonly Channel.Call[] = [],
 ) {
   const own = Channel.stateCalls(id)
   const { blockNumber, results } = await settlement.read(network, [...own, ...calls])
@@ -83,7 +81,7 @@ export async function examine(
 }
 
 /** `call`: what a deposit sends. */
-type Examined = { state: Channel.OnChain; call?: Call }
+type Examined = { state: Channel.OnChain; call?: Channel.Call }
 
 async function examineDeposit(
   options: CheckOptions,

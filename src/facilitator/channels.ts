@@ -1,19 +1,18 @@
 import type { Address, Hex } from 'viem'
 import { RpcError, RpcFault } from '../chain/client'
 import type { Receipt } from '../chain/receipt'
-import { equal, zero } from '../protocol/Address'
+import { zero } from '../protocol/Address'
 import * as Amount from '../protocol/Amount'
 import * as Channel from '../protocol/Channel'
+import type { Presented } from '../protocol/ChannelFacilitation'
 import * as ChannelFacilitation from '../protocol/ChannelFacilitation'
-import { fault, type Presented } from '../protocol/ChannelFacilitation'
 import type { OfChannel, Operation } from '../protocol/Facilitation'
 import type * as Network from '../protocol/Network'
-import { type Fault, isFault } from '../protocol/Problem'
+import { type Fault, fault, isFault } from '../protocol/Problem'
 import * as Refusals from '../settlement/read/refusals'
 import type { JobEnd } from '../settlement/send/Job'
 import { pause } from '../settlement/state/wait'
 import {
-  type Call,
   type ChannelCall,
   type CheckOptions,
   depositFails,
@@ -135,7 +134,7 @@ const otherType = fault(
 )
 
 /** `amountAtomic`: what it moves; undefined where the least amount does not matter. */
-type Prepared = { call: Call; amountAtomic: bigint | undefined }
+type Prepared = { call: Channel.Call; amountAtomic: bigint | undefined }
 
 /** Reason codes of a transaction that would fail, and of one that has failed. */
 const failures = {
@@ -199,7 +198,7 @@ async function settle(options: Options, call: ChannelCall): Promise<Answered> {
 }
 
 /** The call of a job that was written before does not count. */
-const ofBefore: Call = { to: zero, data: '0x' }
+const ofBefore: Channel.Call = { to: zero, data: '0x' }
 
 /** Sends a transaction once, or joins the one that was sent before. */
 async function send(
@@ -213,7 +212,7 @@ async function send(
   const seconds = requirements.maxTimeoutSeconds
   // The reference server claims and sweeps with a time of 0, and waits for the receipt.
   const waitMs = seconds > 0 ? Math.min(seconds * 1000, options.waitMs) : options.waitMs
-  const run = (id: string, call: Call, gasLimit: bigint) => {
+  const run = (id: string, call: Channel.Call, gasLimit: bigint) => {
     const job = { id, kind: 'channel', product: 'facilitator', network } as const
     return settlement.run(
       { ...job, ...call, relayer: undefined, valueWei: 0n, gasLimit },
@@ -288,7 +287,7 @@ function planOfDeposit(
       return examined.call ? { call: examined.call, amountAtomic } : 'nothing'
     },
     async finish(receipt) {
-      const amount = amountIn(receipt, 'deposited', channelId)
+      const amount = Channel.amountIn(receipt.logs, 'deposited', channelId)
       // Another payload with the same nonce was sent before.
       if (amount !== amountAtomic) return depositFails
       const state = await readAfter(options, call, channelId, receipt)
@@ -319,10 +318,7 @@ function planOfClaim(
       const asked = [...totals.keys()].map(Channel.channelsCall)
       const read = await unlessSpent(options.settlement.read(network.id, [...asked, claim]))
       if (read?.results.at(-1) === undefined) {
-        return fault(
-          'invalid_batch_settlement_evm_claim_simulation_failed',
-          'The contract refuses the claim.',
-        )
+        return fault(failures.claim.simulated, 'The contract refuses the claim.')
       }
       const grownAtomic = [...totals.values()].reduce((sum, total, index) => {
         const [, claimed = total] = Channel.parsePair(read.results[index] ?? '0x') ?? []
@@ -398,7 +394,7 @@ async function planOfSweep(
       return fault(failures.settle.simulated, 'The contract refuses the settlement.')
     },
     async finish(receipt) {
-      const amount = amountIn(receipt, 'settled', receiver)
+      const amount = Channel.amountIn(receipt.logs, 'settled', receiver)
       return { amount: String(amount ?? 0n) }
     },
   }
@@ -425,10 +421,7 @@ function planOfRefund(
       if (refused !== undefined) return refused
       const sent = refundCallOf(config, asked)
       const found = await unlessSpent(readState(options, network.id, id, sent && [sent]))
-      const fails = fault(
-        'invalid_batch_settlement_evm_refund_simulation_failed',
-        'The contract refuses the refund.',
-      )
+      const fails = fault(failures.refund.simulated, 'The contract refuses the refund.')
       if (found === undefined) return fails
       const { balanceAtomic, claimedAtomic } = found.state
       const total = Amount.greatest(claimedAtomic, totalsOf(network, rows).get(id) ?? 0n)
@@ -445,7 +438,7 @@ function planOfRefund(
       return { call: sent, amountAtomic: isAll ? undefined : amountAtomic }
     },
     async finish(receipt) {
-      const amount = amountIn(receipt, 'refunded', id)
+      const amount = Channel.amountIn(receipt.logs, 'refunded', id)
       const state = await readAfter(options, call, id, receipt)
       return { amount: String(amount ?? 0n), extra: { channelState: Channel.stateJson(id, state) } }
     },
@@ -456,29 +449,13 @@ function planOfRefund(
 function refundCallOf(
   config: Channel.Config,
   { amountAtomic, nonce, signature, claim }: ChannelFacilitation.Refund,
-): Call | undefined {
+): Channel.Call | undefined {
   if (signature === undefined) return undefined
   const refund = Channel.refundCall(config, amountAtomic, nonce, signature)
   if (claim.rows.length === 0) return refund
   return (
     claim.signature && Channel.multicall([Channel.claimCall(claim.rows, claim.signature), refund])
   )
-}
-
-/** The amount of an event about a channel, or of a sweep to a receiver. */
-function amountIn(
-  { logs }: Receipt,
-  name: Channel.Event['name'],
-  subject: Hex,
-): bigint | undefined {
-  const events = logs
-    .filter(({ address }) => equal(address, Channel.settlementAddress))
-    .map(Channel.parseEvent)
-  return events.find(
-    (event) =>
-      event?.name === name &&
-      subject === (event.name === 'settled' ? event.receiver : event.channelId),
-  )?.amountAtomic
 }
 
 /** Longest wait for a node that is behind, ms. */
@@ -500,6 +477,6 @@ async function readAfter(
   }
 }
 
-function hashOf({ data }: Call): string {
+function hashOf({ data }: Channel.Call): string {
   return new Bun.CryptoHasher('sha256').update(data).digest('hex')
 }

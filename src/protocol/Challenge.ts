@@ -4,7 +4,7 @@ import { base64url, decodeJson } from './Header'
 import * as Json from './Json'
 import type { Offer } from './Offer'
 import * as Permit from './Permit'
-import type { Fault } from './Problem'
+import { type Fault, fault } from './Problem'
 
 /**
  * MPP challenge of method `evm`, intent `charge`. It is stateless: its `id` is an HMAC over the
@@ -217,8 +217,4 @@ function request(offer: Offer, detail: Detail): Json.JsonObject {
 
 function unknownChallenge(): Fault {
   return fault('invalid-challenge', 'The challenge was not issued by this service.')
-}
-
-function fault(code: string, detail: string): Fault {
-  return { code, detail }
 }

@@ -1,5 +1,6 @@
 import type { Address, Hex } from 'viem'
 import * as Abi from './Abi'
+import { equal } from './Address'
 import * as Crypto from './Crypto'
 import * as Permit from './Permit'
 
@@ -81,7 +82,7 @@ export type OnChain = {
 /** A voucher in a claim: `chargedAtomic` of it is claimed, at most `maxAtomic`. */
 export type ClaimRow = { config: Config; maxAtomic: bigint; signature: Hex; chargedAtomic: bigint }
 
-type Call = { to: Address; data: Hex }
+export type Call = { to: Address; data: Hex }
 
 const tuple = '(address,address,address,address,address,uint40,bytes32)'
 const rowsTuple = `((${tuple},uint128),bytes,uint128)[]`
@@ -414,6 +415,24 @@ export function parseEvent(log: { topics: readonly Hex[]; data: Hex }): Event | 
   const receiver = Abi.addressAt(first.slice(2))
   const token = Abi.addressAt(second.slice(2))
   return receiver && token && { name, receiver, token, amountAtomic }
+}
+
+/**
+ * The amount of an event of the contract in the logs of a receipt. `subject`: its channel, or the receiver
+ * of a settlement. Undefined without one.
+ */
+export function amountIn(
+  logs: readonly { address: Address; topics: readonly Hex[]; data: Hex }[],
+  name: Event['name'],
+  subject: Hex,
+): bigint | undefined {
+  for (const log of logs) {
+    const event = equal(log.address, settlementAddress) ? parseEvent(log) : undefined
+    if (event?.name !== name) continue
+    if (subject === (event.name === 'settled' ? event.receiver : event.channelId))
+      return event.amountAtomic
+  }
+  return undefined
 }
 
 function topicOf(signature: string): Hex {

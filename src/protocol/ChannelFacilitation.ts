@@ -5,7 +5,7 @@ import * as Channel from './Channel'
 import * as ChannelPayload from './ChannelPayload'
 import * as Facilitation from './Facilitation'
 import * as Json from './Json'
-import { type Fault, isFault } from './Problem'
+import { type Fault, fault, isFault } from './Problem'
 
 /**
  * The request of a resource server to a facilitator about a payment channel, for `/verify` and `/settle`
@@ -178,8 +178,4 @@ export function checkTerms(
     )
   }
   return ChannelPayload.checkWindow(deposit, now)
-}
-
-export function fault(code: string, detail: string): Fault {
-  return { code, detail }
 }

@@ -4,7 +4,7 @@ import type { Asset, TransferMethod } from './Asset'
 import * as Channel from './Channel'
 import * as Explanation from './Explanation'
 import * as Json from './Json'
-import type { Fault } from './Problem'
+import { type Fault, fault } from './Problem'
 import { receiveDigest, windowMinSeconds } from './Transfer'
 
 /**
@@ -232,8 +232,4 @@ export function checkWindow({ by }: Channel.Deposit, now: number): Fault | undef
   if (isPermit || by.validAfter <= seconds) return undefined
   const detail = Explanation.early(by, seconds)
   return fault('invalid_batch_settlement_evm_payload_authorization_valid_after', detail)
-}
-
-function fault(code: string, detail: string): Fault {
-  return { code, detail }
 }

@@ -1,6 +1,10 @@
 /** Why an input was refused, as plain data. `detail` is safe to send. */
 export type Fault = { code: string; detail: string }
 
+export function fault(code: string, detail: string): Fault {
+  return { code, detail }
+}
+
 /** Status and title of a code; `retryable`: the same request may succeed later. */
 export type Kind = { status: number; title: string; retryable?: true }
 

@@ -2,7 +2,7 @@ import * as Crypto from './Crypto'
 import { decodeJson } from './Header'
 import * as Json from './Json'
 import * as Network from './Network'
-import type { Fault } from './Problem'
+import { type Fault, fault } from './Problem'
 
 /**
  * The x402 extension `sign-in-with-x` on EVM: a wallet signs a message of EIP-4361 to use what it has
@@ -280,8 +280,4 @@ export function message(signIn: Omit<SignIn, 'type' | 'signature'>): string {
     ...optional('Request ID', requestId),
     ...(resources === undefined ? [] : ['Resources:', ...resources.map((each) => `- ${each}`)]),
   ].join('\n')
-}
-
-function fault(code: string, detail: string): Fault {
-  return { code, detail }
 }

@@ -9,7 +9,7 @@ import * as Json from './Json'
 import { isCaip2, type Network, ofV1Name } from './Network'
 import type { Offer, SignedOffer } from './Offer'
 import * as Permit from './Permit'
-import type { Fault } from './Problem'
+import { type Fault, fault } from './Problem'
 import { readAuthorization, type Transfer } from './Transfer'
 import * as Upto from './Upto'
 
@@ -596,8 +596,4 @@ export function infoOf(
   const extension = extensions?.[name]
   const info = Json.isObject(extension) ? extension.info : undefined
   return Json.isObject(info) ? info : undefined
-}
-
-function fault(code: string, detail: string): Fault {
-  return { code, detail }
 }

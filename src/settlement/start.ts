@@ -279,7 +279,6 @@ function createChainState(network: NetworkConfig, options: SettlementOptions): C
       hasOverrides: true,
       readsCode: true,
       hasUpto: false,
-      hasChannels: false,
       channelMethods: [],
     },
     queue: {

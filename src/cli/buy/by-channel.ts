@@ -21,7 +21,7 @@ import * as Voucher from './Voucher'
  * known the same request sends the same voucher.
  */
 
-export type ChannelPurchase = {
+type ChannelPurchase = {
   terms: Terms.Terms
   /** URL of what is bought. */
   url: string
@@ -203,7 +203,7 @@ export async function readChannel(
   channel: Pick<Voucher.State, 'network' | 'config'>,
 ) {
   const id = Voucher.idOf(channel)
-  const read = async (call: ReturnType<typeof Channel.channelsCall>) => {
+  const read = async (call: Channel.Call) => {
     const answer = await client.call('eth_call', [call, 'latest'])
     const pair = Receipt.isHex(answer) ? Channel.parsePair(answer) : undefined
     if (pair === undefined)

@@ -7,6 +7,7 @@ import * as Amount from '../../protocol/Amount'
 import * as Channel from '../../protocol/Channel'
 import * as Crypto from '../../protocol/Crypto'
 import { encodeJson } from '../../protocol/Header'
+import * as Network from '../../protocol/Network'
 import { CommandError } from '../Command'
 import type { Run } from '../commands'
 import { openSpending } from '../mcp/spending'
@@ -158,13 +159,10 @@ async function finish(open: Open, options: Options, hash: Hex): Promise<void> {
         throw new CommandError(`The node does not show ${hash}, so nothing is recorded yet.`)
       if (receipt === undefined) await Bun.sleep(200)
     }
-    const returned = receipt.logs
-      .filter(({ address }) => Crypto.checksum(address.slice(2)) === Channel.settlementAddress)
-      .map(Channel.parseEvent)
-      .filter((event) => event !== undefined && 'channelId' in event && event.channelId === id)
-      .filter((event) => event?.name === 'refunded' || event?.name === 'withdrawFinalized')
-      .reduce((sum, event) => sum + (event?.amountAtomic ?? 0n), 0n)
-    if (returned === 0n) throw new CommandError(`The transaction ${hash} gave nothing back.`)
+    const { logs } = receipt
+    const returned =
+      Channel.amountIn(logs, 'refunded', id) ?? Channel.amountIn(logs, 'withdrawFinalized', id)
+    if (!returned) throw new CommandError(`The transaction ${hash} gave nothing back.`)
     out(`${textOf(state, returned)} came back, in transaction ${hash}`)
     const balanceAtomic = state.balanceAtomic - returned
     const after = { ...state, balanceAtomic, isClosing: false }
@@ -182,10 +180,10 @@ async function finish(open: Open, options: Options, hash: Hex): Promise<void> {
 async function withdrawRest(open: Open, options: Options, privateKey: Uint8Array): Promise<void> {
   const { state } = open
   const { rpc, now, out } = options
-  const chainId = Number(state.network.split(':')[1])
+  const chainId = Network.chainIdOf(state.network) ?? 0
   const ended = await atNode(state, rpc, async (client) => {
     const { balanceAtomic, claimedAtomic, withdrawEndsAt } = await readChannel(client, state)
-    const send = async (call: ReturnType<typeof Channel.finalizeWithdrawCall>) => {
+    const send = async (call: Channel.Call) => {
       const fees = await ownFees(client, state.config.payer, call)
       return sendCall(client, { privateKey, rpc, now }, { chainId, ...fees, ...call })
     }

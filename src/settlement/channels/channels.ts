@@ -21,7 +21,7 @@ export function createChannelSales(context: Context) {
     /** What an offer says of channels. Undefined: none are taken on the network now. No I/O. */
     termsOf(network: Network.Id): ChannelTerms | undefined {
       const chain = context.chains.get(network)
-      const made = chain?.abilities.hasChannels
+      const made = chain?.abilities.channelMethods.length
         ? termsOf(context, chain, terms.get(network))
         : undefined
       if (made) terms.set(network, made)
@@ -76,7 +76,7 @@ function termsOf(
   before: ChannelTerms | undefined,
 ): ChannelTerms | undefined {
   const { authorizer } = channels
-  const [method] = abilities.hasChannels ? abilities.channelMethods : network.asset.transfer
+  const [method = network.asset.transfer[0]] = abilities.channelMethods
   if (!network.channels || !authorizer || !method) return undefined
   // The same object as long as nothing changes, so that a change is noticed without a comparison.
   if (before?.method === method) return before

@@ -2,7 +2,7 @@ import type { Hex } from 'viem'
 import type { Channel } from '../../../db/Channel'
 import type { JobRow } from '../../../db/schema'
 import { priceOf } from '../../chain/head'
-import type { NetworkConfig } from '../../config/Config'
+import type { Channels as Terms } from '../../config/Config'
 import * as Abi from '../../protocol/Abi'
 import * as Amount from '../../protocol/Amount'
 import * as Voucher from '../../protocol/Channel'
@@ -27,8 +27,6 @@ import { syncChannels } from './watch'
  * Claims bring what was charged onto the chain, and sweeps pay it out. Both are sent at any cost, by any
  * relayer: the gas budget does not count, only what a claim is worth does.
  */
-
-type Terms = NonNullable<NetworkConfig['channels']>
 
 /** Channels that one transaction claims. */
 const rowsMax = 100

@@ -4,7 +4,6 @@ import { RpcError, RpcFault } from '../../chain/client'
 import { pollMs } from '../../chain/head'
 import * as Logs from '../../chain/logs'
 import * as Multicall from '../../chain/multicall'
-
 import * as Token from '../../chain/token'
 import * as Voucher from '../../protocol/Channel'
 import * as ChannelPayload from '../../protocol/ChannelPayload'
@@ -18,24 +17,11 @@ import { waitForJob } from '../send/jobs'
 import type { Reason } from '../send/Outcome'
 import type { ChainState, Context } from '../state/state'
 import { pause } from '../state/wait'
-import {
-  amountIn,
-  attemptOf,
-  countSponsored,
-  hasFailed,
-  runChannelJob,
-  takeSponsored,
-} from './send'
+import { attemptOf, countSponsored, hasFailed, runChannelJob, takeSponsored } from './send'
 import { type PaidDeposit, type Presented, remember, watchOf } from './state'
 import { readChannels, syncChannels } from './watch'
 
 export type Deposited = PaidDeposit & { kind: 'deposited'; channel: Channel }
-
-export type DepositOptions = {
-  requestId: string | undefined
-  /** Bounds the wait only: the deposit continues. */
-  waitMs: number
-}
 
 /** Unused gas costs nothing, and the limit bounds what the code of a payer can use. */
 const depositGas = 500_000n
@@ -54,7 +40,8 @@ export async function deposit(
   context: Context,
   chain: ChainState,
   transfer: Presented,
-  { waitMs }: DepositOptions,
+  // Bounds the wait only: the deposit continues.
+  { waitMs }: { waitMs: number },
 ): Promise<Deposited | Refusals.PaymentRefusal> {
   const { voucher, chainId } = transfer
   const { channelId, config, deposit: given } = voucher
@@ -158,7 +145,7 @@ function depositedBy(
   { transaction, receipt }: Extract<JobEnd, { kind: 'confirmed' }>,
   channel: Channel,
 ): Deposited {
-  const amountAtomic = amountIn(receipt.logs, 'deposited', channel.id)
+  const amountAtomic = Voucher.amountIn(receipt.logs, 'deposited', channel.id) ?? 0n
   return { kind: 'deposited', channel, transaction, amountAtomic }
 }
 
@@ -174,7 +161,7 @@ function refuseTerms(
 ): Refusals.PaymentRefusal | undefined {
   const { amountAtomic } = asked
   const terms = network.channels
-  if (terms === undefined || !abilities.hasChannels)
+  if (terms === undefined || abilities.channelMethods.length === 0)
     return Refusals.later(`Channels are not taken on ${network.id} now.`, 60)
   const { minDepositAtomic } = terms
   if (amountAtomic < minDepositAtomic) {

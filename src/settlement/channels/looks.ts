@@ -1,7 +1,7 @@
 import type { Hex } from 'viem'
 import type { Channel } from '../../../db/Channel'
 import * as Logs from '../../chain/logs'
-import type { NetworkConfig } from '../../config/Config'
+import type { Channels as Terms } from '../../config/Config'
 import * as Voucher from '../../protocol/Channel'
 import { keeps } from '../state/ownership'
 import type { ChainState, Context } from '../state/state'
@@ -14,8 +14,6 @@ import { pageMax, syncChannels } from './watch'
  * Follows the channels of each network. Events tell of changes early; a node may hide them, so what is
  * unclaimed is also read from all nodes at intervals.
  */
-
-type Terms = NonNullable<NetworkConfig['channels']>
 
 /** Longest time between two looks, ms; at most a hundredth of the delay of a withdrawal. */
 const lookMaxMs = 15_000
@@ -65,7 +63,7 @@ async function look(context: Context, chain: ChainState, terms: Terms): Promise<
   channels.unclaimed.set(network.id, totals?.unclaimedAtomic ?? 0n)
   watch.open = totals?.channels ?? 0
   // What is open is followed also where a node hides the contracts.
-  if (!abilities.hasChannels && watch.open === 0) return
+  if (abilities.channelMethods.length === 0 && watch.open === 0) return
   if (!keeps(context, chain)) {
     await syncChannels(context, chain, [...watch.changed.keys()])
     // Its keeper reads what is unclaimed, and without that no voucher is taken here either.

@@ -9,7 +9,6 @@ import type { ChainState, Context } from '../state/state'
 import { pause } from '../state/wait'
 import { claimCallOf, owe } from './claims'
 import {
-  amountIn,
   attemptOf,
   countSponsored,
   estimateGas,
@@ -29,7 +28,6 @@ export type Refunded = {
 }
 
 export type RefundOptions = {
-  requestId: string | undefined
   /** Bounds the wait only: the refund continues. */
   waitMs: number
 }
@@ -76,7 +74,7 @@ export async function refund(
     await context.ledger.channels.release(id, reservation)
     if (end.kind === 'confirmed' && channel) {
       owe(watchOf(context, chain.network.id), channel.config)
-      const amountAtomic = amountIn(end.receipt.logs, 'refunded', id)
+      const amountAtomic = Voucher.amountIn(end.receipt.logs, 'refunded', id) ?? 0n
       return { kind: 'refunded', channel, transaction: end.transaction, amountAtomic }
     }
     const detail = `The refund ${end.transaction} failed on the chain: ask for it again.`

@@ -1,10 +1,7 @@
-import type { Hex } from 'viem'
 import type { JobRow } from '../../../db/schema'
 import { RpcError, RpcFault } from '../../chain/client'
 import { fees, priceOf } from '../../chain/head'
-import { isHex, type ReceiptLog } from '../../chain/receipt'
-import * as AddressText from '../../protocol/Address'
-import * as Voucher from '../../protocol/Channel'
+import { isHex } from '../../chain/receipt'
 import { dayMs, hourMs } from '../../protocol/Time'
 import * as Refusals from '../read/refusals'
 import type { Job, JobCall, JobEnd } from '../send/Job'
@@ -153,18 +150,4 @@ export function countSponsored(
   if (isUnsent) watch.fullAt.set(signer, (watch.fullAt.get(signer) ?? 0) - hourMs / perHour)
   const wei = watch.sponsored.wei - gasLimit * priceOf(chain.head) + (spentWei ?? 0n)
   watch.sponsored.wei = wei > 0n ? wei : 0n
-}
-
-/** The amount of the event of a channel in the logs of a receipt; 0 without one. */
-export function amountIn(
-  logs: readonly ReceiptLog[],
-  name: 'deposited' | 'refunded',
-  id: Hex,
-): bigint {
-  for (const log of logs) {
-    const isOurs = AddressText.equal(log.address, Voucher.settlementAddress)
-    const event = isOurs ? Voucher.parseEvent(log) : undefined
-    if (event?.name === name && event.channelId === id) return event.amountAtomic
-  }
-  return 0n
 }

@@ -136,10 +136,7 @@ async function endRefund(
   const nonce = reserved && nonceOfRefund(reserved)
   if (reserved === undefined || nonce === undefined) return
   const job = await ledger.jobs.find(refundJob(id, nonce))
-  const isOver =
-    job === undefined
-      ? now() - reserved.at > refundLostMs
-      : job.state === 'failed' || job.state === 'replaced'
+  const isOver = job === undefined ? now() - reserved.at > refundLostMs : hasFailed(job)
   if (refundNonce > nonce || isOver) await ledger.channels.release(id, reserved.id)
 }
 
@@ -167,7 +164,7 @@ export function mayTake(
 ): Refusals.PaymentRefusal | undefined {
   const { channels, monotonic, now } = context
   const terms = network.channels
-  if (terms === undefined || !abilities.hasChannels)
+  if (terms === undefined || abilities.channelMethods.length === 0)
     return Refusals.later(`Channels are not taken on ${network.id} now.`, 60)
   if (withdrawAt !== undefined) {
     const detail = `A withdrawal of the channel ${id} has begun: no voucher is taken until it is over.`

@@ -97,7 +97,7 @@ export function createAvailability(context: Context) {
     },
     /** Whether the chain has the contracts of payment channels. */
     hasChannels: (network: Network.Id): boolean =>
-      context.chains.get(network)?.abilities.hasChannels === true,
+      context.chains.get(network)?.abilities.channelMethods[0] !== undefined,
     /** Cost of a lone payment now. */
     costOf: (network: Network.Id): SaleCost => costOf(chainOf(context, network)),
     /** What an operator sees of each network. */

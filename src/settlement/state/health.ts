@@ -173,7 +173,6 @@ async function checkRarely(chain: ChainState): Promise<string | undefined> {
   chain.abilities.hasUpto =
     missing === undefined ? await hasUpto(chain) : uptoAddresses.every((each) => !missing.has(each))
   chain.abilities.channelMethods = await readChannelMethods(client, asset)
-  chain.abilities.hasChannels = chain.abilities.channelMethods.length > 0
   for (const [name, address] of contracts) {
     const isMissing = missing === undefined ? await isEmpty(chain, address) : missing.has(address)
     if (isMissing) return `${name} is not at ${address} on ${network.id}`

@@ -157,9 +157,10 @@ type Abilities = {
   readsCode: boolean
   /** Whether the chain has the contracts of the scheme `upto`, at the last look. */
   hasUpto: boolean
-  /** Whether the chain has the contract of channels, and a method of deposits, at the last look. */
-  hasChannels: boolean
-  /** Methods of the asset by which a deposit can be paid, the preferred one first. */
+  /**
+   * Methods of the asset by which a deposit into a channel can be paid, the preferred one first. None where
+   * the chain had no contract of channels at the last look.
+   */
   channelMethods: readonly TransferMethod[]
 }
 

@@ -242,9 +242,9 @@ describe.concurrent('a deposit', () => {
     // A stranger may ask for refunds, by a voucher that it reads on the chain.
     const ask = own.voucher(config, price, 0n, { kind: 'refund', refundAtomic: 1n })
     for (let count = 0; count < 2; count++)
-      expect(
-        await own.fixture.settlement.channels.refund(ask, { requestId: 'r', waitMs: 60_000 }),
-      ).toMatchObject({ kind: 'refunded' })
+      expect(await own.fixture.settlement.channels.refund(ask, { waitMs: 60_000 })).toMatchObject({
+        kind: 'refunded',
+      })
     for (let count = 1; count < 10; count++)
       expect(await own.pay(first(own, { amount: 500_000n }).transfer)).toMatchObject({
         kind: 'authorized',

@@ -27,7 +27,7 @@ async function refund(
 ) {
   const changes = amount === undefined ? {} : { refundAtomic: amount }
   const transfer = own.voucher(config, max, 0n, { kind: 'refund', ...changes })
-  return own.fixture.settlement.channels.refund(transfer, { requestId: 'r', waitMs })
+  return own.fixture.settlement.channels.refund(transfer, { waitMs })
 }
 
 /** A refund that the merchant sends itself, which uses a nonce. */
