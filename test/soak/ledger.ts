@@ -55,13 +55,8 @@ export async function readTransfers({ sites, payee }: Setup): Promise<Moved[]> {
     sites.map(async ({ id, network, chain }) => {
       const topics = [transferTopic, null, `0x${payee.slice(2).toLowerCase().padStart(64, '0')}`]
       const filter = { address: network.asset.address, topics, fromBlock: '0x0', toBlock: 'latest' }
-      const logs = (await chain.rpc('eth_getLogs', [filter])) as {
-        transactionHash: Hex
-        logIndex: Hex
-        topics: Hex[]
-        data: Hex
-      }[]
-      return logs.map(
+      const logs = (await chain.rpc('eth_getLogs', [filter])) as Log[]
+      return (await present(chain, logs)).map(
         (log): Moved => ({
           network: id,
           transaction: log.transactionHash,
@@ -73,6 +68,28 @@ export async function readTransfers({ sites, payee }: Setup): Promise<Moved[]> {
     }),
   )
   return all.flat()
+}
+
+type Log = {
+  transactionHash: Hex
+  blockHash: Hex
+  logIndex: Hex
+  topics: Hex[]
+  data: Hex
+}
+
+/** After a reorganisation anvil may also give the log of a transaction in the block that is gone. */
+async function present({ rpc }: Pick<Site['chain'], 'rpc'>, logs: readonly Log[]): Promise<Log[]> {
+  const kept: Log[] = []
+  for (const [hash, own] of Map.groupBy(logs, ({ transactionHash }) => transactionHash)) {
+    if (new Set(own.map(({ blockHash }) => blockHash)).size === 1) {
+      kept.push(...own)
+      continue
+    }
+    const receipt = (await rpc('eth_getTransactionReceipt', [hash])) as { blockHash: Hex } | null
+    kept.push(...own.filter(({ blockHash }) => blockHash === receipt?.blockHash))
+  }
+  return kept
 }
 
 /** What a payer has signed. */
