@@ -179,7 +179,7 @@ async function sendClaim(
   const key = `claim:${network.id}:${Abi.hash(rows.join(''))}`
   const isUrgent = channels.some(({ withdrawAt }) => withdrawAt !== undefined)
   const staleMs = first && isUrgent ? patienceMs(first.config) : Number.POSITIVE_INFINITY
-  const next = await attemptOf(context, key, (row) => isClaimOver(row, context.now(), staleMs))
+  const next = await attemptOf(context, key, isClaimOver(context.now(), staleMs))
   if (next === undefined) return fallBehind(context, watch, 'claims fail on the chain')
   watch.claims.set(next.id, ids)
   const [oldest] = watch.claims.keys()
@@ -250,9 +250,12 @@ export function claimCallOf(
  * Whether a claim is sent once more, though its rows are the same: it failed, or the chain does not show
  * what it did, or it stays out while a withdrawal runs.
  */
-function isClaimOver(row: JobRow, now: number, staleMs: number): boolean {
-  if (row.state === 'broadcast') return now - row.createdAt > staleMs
-  return hasFailed(row) || now - (row.endedAt ?? now) > shownMs
+function isClaimOver(now: number, staleMs: number) {
+  return (row: JobRow, attempt: number): boolean => {
+    if (row.state === 'broadcast') return now - row.createdAt > staleMs
+    // A node that is stuck never shows it, so each attempt waits twice as long as the one before.
+    return hasFailed(row) || now - (row.endedAt ?? now) > shownMs * 2 ** (attempt - 1)
+  }
 }
 
 /** Notes that claims which are due could not be sent; they are tried again at the next look. */
@@ -281,7 +284,7 @@ async function sweep(context: Context, chain: ChainState, watch: ChannelWatch): 
       if (claimed <= settled) watch.owed.delete(key)
       else if (isWorth(chain, sweepUsedGas, claimed - settled)) {
         const id = `sweep:${network.id}:${receiver}:${token}:${claimed}`.toLowerCase()
-        const isOver = (row: JobRow) => isClaimOver(row, context.now(), Number.POSITIVE_INFINITY)
+        const isOver = isClaimOver(context.now(), Number.POSITIVE_INFINITY)
         const next = await attemptOf(context, id, isOver)
         const call = Voucher.settleCall(receiver, token)
         const job = next && { id: next.id, ...call, gasLimit: sweepGas, takesLast: true as const }

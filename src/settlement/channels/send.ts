@@ -22,12 +22,12 @@ const attemptsMax = 20
 export async function attemptOf(
   { ledger }: Pick<Context, 'ledger'>,
   key: string,
-  isOver: (row: JobRow) => boolean,
+  isOver: (row: JobRow, attempt: number) => boolean,
 ): Promise<{ id: string; row: JobRow | undefined } | undefined> {
   for (let attempt = 1; attempt <= attemptsMax; attempt++) {
     const id = attempt === 1 ? key : `${key}:${attempt}`
     const row = await ledger.jobs.find(id)
-    if (row === undefined || !isOver(row)) return { id, row }
+    if (row === undefined || !isOver(row, attempt)) return { id, row }
   }
   return undefined
 }
