@@ -38,4 +38,6 @@ export type ChannelTotals = {
   channels: number
   unclaimedAtomic: bigint
   withdrawals: number
+  /** Withdrawals of channels that have something unclaimed. */
+  unsafeWithdrawals: number
 }

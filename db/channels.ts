@@ -87,7 +87,8 @@ export type TotalsRow = Omit<ChannelTotals, 'unclaimedAtomic'> & { unclaimed: st
 export function totalsSql(dialect: Dialect): string {
   const unclaimed = unclaimedOf(dialect)
   return `SELECT network, count(*) AS channels, count(withdraw_at) AS withdrawals,
-      CAST(sum(CASE WHEN ${unclaimed} > 0 THEN ${unclaimed} ELSE 0 END) AS TEXT) AS unclaimed
+      CAST(sum(CASE WHEN ${unclaimed} > 0 THEN ${unclaimed} ELSE 0 END) AS TEXT) AS unclaimed,
+      count(CASE WHEN ${unclaimed} > 0 THEN withdraw_at END) AS "unsafeWithdrawals"
     FROM channels WHERE ${isOpen} GROUP BY network ORDER BY network`
 }
 

@@ -258,7 +258,12 @@ trial, pass: answers without a further payment.
     expect(json.channels).toEqual([
       {
         ...{ network: 'eip155:8453', asset, symbol: 'USDC', decimals: 6, channels: 1 },
-        ...{ withdrawals: 1, unclaimedAtomic: '10000', unclaimedUsd: '0.010000' },
+        ...{
+          withdrawals: 1,
+          unsafeWithdrawals: 1,
+          unclaimedAtomic: '10000',
+          unclaimedUsd: '0.010000',
+        },
       },
     ])
     expect((await run({ csv: true })).text).toContain(',1,10000,0.010000\r\n')

@@ -378,7 +378,8 @@ test('the lists have the open channels, what is unclaimed and who claims it', as
   const withdrawn = await channels.withdrawals(9_999)
   expect(ids(withdrawn.filter((each) => each.network === network))).toEqual([lost])
   const totals = (await channels.totals()).find((each) => each.network === network)
-  expect(totals).toEqual({ network, channels: 4, withdrawals: 1, unclaimedAtomic: 1_009n })
+  const withdrawals = { withdrawals: 1, unsafeWithdrawals: 1 }
+  expect(totals).toEqual({ network, channels: 4, ...withdrawals, unclaimedAtomic: 1_009n })
   const of9 = { authorizer: account(9).address, channels: 1 }
   expect(await channels.authorizers()).toContainEqual(of9)
   const newest = await channels.list({ limit: 9_999 })

@@ -142,7 +142,8 @@ function observer(meter: Meter, sources: MetricSources): () => void {
   const lost =
     'Answers by upto beyond what their payers have paid: open ones, and those lost within a day.'
   const risk = gauge('merchant_losses_usd', lost, 'merchant')
-  const channelsOf = 'Open payment channels, and those with a withdrawal.'
+  const channelsOf =
+    'Open payment channels, those with a withdrawal, and those of them with unclaimed money.'
   const channels = states(gauge('channels', channelsOf, 'network', 'state'))
   const charged = 'USD of vouchers that are not claimed.'
   const unclaimed = states(gauge('channels_unclaimed_usd', charged, 'network'))
@@ -151,6 +152,7 @@ function observer(meter: Meter, sources: MetricSources): () => void {
       const { network } = each
       channels.put(each.channels, { network, state: 'open' })
       channels.put(each.withdrawals, { network, state: 'withdrawal' })
+      channels.put(each.unsafeWithdrawals, { network, state: 'withdrawal_unclaimed' })
       unclaimed.put(Number(each.unclaimedAtomic) / 1e6, { network })
     }
     channels.finish()
