@@ -313,11 +313,7 @@ async function refundChannel(
   sale: Sale,
   transfer: Presented,
 ): Promise<Response> {
-  const { requestId, client } = sale
-  const refunded = await settlement.channels.refund(transfer, {
-    ...{ requestId, client },
-    waitMs: product.waitMs(sale),
-  })
+  const refunded = await settlement.channels.refund(transfer, { waitMs: product.waitMs(sale) })
   if (refunded.kind !== 'refunded') throw Denial.unpaid(refunded)
   const { transaction, amountAtomic, channel } = refunded
   const { id: channelId, network } = channel
