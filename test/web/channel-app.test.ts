@@ -32,7 +32,7 @@ test('the list of resources has the offers of the 402, of each route by its sche
     '/m/one/only': ['batch-settlement'],
   })
   const llms = await (await fetch(shop.at('/llms.txt'))).text()
-  expect(llms).toContain('(from 0.01 USDC on Base, withdrawal in 24 hours)')
+  expect(llms).toContain('(from 0.04 USDC on Base, withdrawal in 24 hours)')
   const page = await (await fetch(shop.at('/merchants/one?route=%2Fonly'))).text()
   expect(page).toContain('A wallet in a browser cannot pay for this. A program can.')
   expect(page).toContain(' --scheme channel')

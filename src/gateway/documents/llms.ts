@@ -29,7 +29,8 @@ export function llms(config: Config, options: DiscoveryOptions): string {
       isAnyGiven ||= Entitlements.isGiven(route)
       const given = Entitlements.linesOf(route, networks).map(([kind, text]) => `${kind}: ${text}`)
       const all = [route.summary, priceSentence(good), ...given]
-      const what = all.filter(Boolean).map(oneLine).join('. ')
+      // Some of them are whole sentences.
+      const what = all.filter(Boolean).map(oneLine).join('. ').replaceAll('.. ', '. ')
       return `- ${route.methods.join(', ')} ${url} - ${Price.short(route)} - ${what}`
     })
     return [
