@@ -4,11 +4,10 @@ const introduction = `turnpike sells any HTTP API per request to any client with
 Usage: turnpike [command] [options]; COMMAND --help explains its options.
 `
 
-/** Text of `turnpike --help`: one line for each command. */
+/** Text of `turnpike --help`: one line for each command, and no more than a terminal shows. */
 export function overview(commands: Readonly<Record<string, Command>>): string {
   const rows = Object.entries(commands).map(([name, { summary }]) => [name, summary] as const)
-  return `${introduction}
-${columns(rows)}
+  return `${introduction}${columns(rows)}
 `
 }
 

@@ -1,5 +1,7 @@
 import { expect, test } from 'bun:test'
 import { readFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { Glob } from 'bun'
 import { onBoth, onBothByAll, onOne, paths } from '../harness/money-files'
 
 /** No test of money is forgotten by `bun run test:postgres`. */
@@ -9,6 +11,7 @@ const known = [...onBoth, ...onBothByAll, ...onOne.flatMap(({ files }) => files)
 /** Functions of the harness that open a ledger. */
 const openers = [
   ...['startShop', 'startStockShop', 'startModels', 'startTarget', 'startFixture', 'ownSettlement'],
+  ...['ownChannels', 'startChannelShop', 'startChannelTarget'],
   ...[
     'ownJobs',
     'ownReorg',
@@ -43,7 +46,9 @@ test('every test file that opens a ledger says on which ones it runs', () => {
   expect(money.filter((name) => !known.includes(name))).toEqual([])
 })
 
-test('each file is in one list, and exists', () => {
+test('each file is in one list, and exists under a name of its own', () => {
+  const root = join(import.meta.dir, '..')
+  expect([...new Glob('**/*.test.ts').scanSync(root)]).toHaveLength(paths.size)
   expect(known.filter((name) => !paths.has(name))).toEqual([])
   expect(known.filter((name, at) => known.indexOf(name) !== at)).toEqual([])
 })

@@ -18,7 +18,8 @@ export const paths: ReadonlyMap<string, string> = new Map(
 
 /** On SQLite with the others, and over PostgreSQL in each run of `bun run test:postgres`. */
 export const onBoth: readonly string[] = [
-  ...['attacks-crash', 'attacks-payment', 'channels'],
+  ...['attacks-crash', 'attacks-payment'],
+  ...['channel', 'channel-claims', 'channel-deposits', 'channel-refunds', 'channels'],
   ...['decisions-budgets', 'decisions-ledger', 'decisions-payment'],
   ...['decisions-recovery', 'decisions-sending', 'delivery-pause', 'external-settlement'],
   ...['facilitator-attacks', 'facilitator-joins', 'facilitator-upto'],
@@ -37,11 +38,13 @@ export const onBoth: readonly string[] = [
  * ledger that they call are those of the files above.
  */
 export const onBothByAll: readonly string[] = [
-  ...['attacks-answers', 'attacks-budget', 'attacks-chain', 'attacks-credential'],
+  ...['attacks-answers', 'attacks-budget', 'attacks-chain', 'attacks-channels'],
+  ...['attacks-credential', 'channel-buyers', 'channel-clients', 'channel-usage'],
   ...['attacks-entitlements', 'attacks-sign-in', 'attacks-stock'],
   ...['attacks-v1', 'x402-v1-clients'],
   ...['chain-stocks', 'clients', 'concurrency', 'edge', 'facilitator'],
-  ...['facilitator-approvals', 'facilitator-differential', 'facilitator-differential-upto'],
+  ...['facilitator-approvals', 'facilitator-channels', 'facilitator-channels-differential'],
+  ...['facilitator-differential', 'facilitator-differential-upto'],
   ...['facilitator-input', 'facilitator-interop', 'facilitator-limits', 'facilitator-payees'],
   ...['facilitator-upto-void', 'gas-offers', 'meter-gateway', 'pay-upto'],
   ...['paying-checks', 'paying-problems', 'paying-stream', 'paying-unavailable', 'payment-lookup'],
@@ -59,14 +62,15 @@ export const onOne: readonly { why: string; files: readonly string[] }[] = [
   {
     why: 'opens both databases itself, or is about PostgreSQL alone: every postgres-*, and these',
     files: [
-      ...['database-url', 'decisions-lanes', 'ledger-grants', 'sales'],
+      ...['channel-gateways', 'database-url', 'decisions-lanes', 'ledger-grants', 'sales'],
       ...['stock-orders', 'stock-takeover', 'stop', 'webhooks-outbox'],
     ],
   },
   {
     why: 'is about the file of SQLite: its migrations, its faults, its locks, its copies, its path',
     files: [
-      ...['cli', 'db', 'deploy', 'logs', 'serve-start', 'start-messages', 'storage'],
+      ...['channel-crash', 'channel-key', 'cli', 'db', 'deploy', 'logs', 'serve-start'],
+      ...['start-messages', 'storage'],
       ...['storage-faults', 'upgrade', 'webhooks-config', 'webhooks-program', 'x402-credential'],
     ],
   },
@@ -92,7 +96,8 @@ export const onOne: readonly { why: string; files: readonly string[] }[] = [
   {
     why: 'is about documents, pages, prices and clients; a payment in it only makes an answer',
     files: [
-      ...['api-document', 'assistant', 'catalogue', 'check-online', 'dashboards'],
+      ...['api-document', 'assistant', 'catalogue', 'channel-app', 'channel-pages'],
+      ...['check-online', 'dashboards'],
       ...['discovery-validators', 'documents-run', 'market', 'mcp', 'mcp-http', 'mcp-wallet'],
       ...['mcp-wallet-failures', 'nginx', 'pages', 'pages-browser', 'pages-merchant', 'pay'],
       ...['pages-entitlements', 'pricing-page', 'sign-in-clients', 'wallet-attacks'],
