@@ -249,6 +249,8 @@ export type ChannelLedger = {
   totals(): Promise<readonly ChannelTotals[]>
   /** The accounts that sign claims of the open channels. */
   authorizers(): Promise<readonly { authorizer: Address; channels: number }[]>
+  /** Whom channels of a network pay, also those that are closed, and in what. Reads all of them. */
+  receivers(network: Network.Id): Promise<readonly { receiver: Address; token: Address }[]>
   /**
    * Whether a voucher has paid for one of the newest requests. One that was charged less than it allows is
    * above what was charged, and a claim publishes it.

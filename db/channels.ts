@@ -122,6 +122,10 @@ export function createChannelReads(selects: Selects) {
      ORDER BY ${dialect.fold('receiver_authorizer')}`,
   )
   const { fold } = dialect
+  const receivers = select<{ receiver: Address; token: Address }>(
+    `SELECT ${dialect.any('receiver')} AS receiver, ${dialect.any('token')} AS token
+     FROM channels WHERE network = $network GROUP BY ${fold('receiver')}, ${fold('token')}`,
+  )
   const spent = select(
     `SELECT id FROM (
        SELECT id, signature FROM payments
@@ -146,6 +150,7 @@ export function createChannelReads(selects: Selects) {
     withdrawals: (limit: number) => withdrawals({ limit }),
     totals: async () => (await totals()).map(totalsOf),
     authorizers: () => authorizers(),
+    receivers: (network: Network.Id) => receivers({ network }),
     async isSpent({ id, network, config: { token: asset, payer }, chargedAtomic }, signature) {
       const range = { first: nonceOf(id, 0n), end: nonceOf(id, chargedAtomic) }
       const paid = { network, asset, payer, signature: signature.toLowerCase() }

@@ -265,7 +265,10 @@ function fallBehind({ now }: Context, watch: ChannelWatch, reason: string): void
 }
 
 /** A sweep of a receiver is to be looked at. */
-export function owe(watch: ChannelWatch, { receiver, token }: Voucher.Config): void {
+export function owe(
+  watch: ChannelWatch,
+  { receiver, token }: Pick<Voucher.Config, 'receiver' | 'token'>,
+): void {
   watch.owed.set(`${receiver} ${token}`, { receiver, token })
 }
 

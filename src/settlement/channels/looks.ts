@@ -163,6 +163,8 @@ async function readOpen(
 ): Promise<void> {
   const { ledger, progress } = context
   const network = chain.network.id
+  // An earlier process may have claimed the rest of channels that are closed, and not paid it out.
+  if (isAll) for (const each of await ledger.channels.receivers(network)) owe(watch, each)
   let after: Hex | undefined
   for (;;) {
     const page = await ledger.channels.open({ network, after, limit: pageMax })

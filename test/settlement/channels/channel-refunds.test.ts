@@ -7,7 +7,7 @@ import { setAutomine } from '../../harness/chains'
 import { pay } from '../../harness/channel-rows'
 import { authorizerKey, type OwnChannels, ownChannels } from '../../harness/own-channels'
 import { isSend } from '../../harness/own-settlement'
-import { until } from '../../harness/settlement'
+import { payee, until } from '../../harness/settlement'
 import { isPostgres } from '../../harness/test-ledger'
 
 const price = 10_000n
@@ -67,6 +67,17 @@ describe.concurrent('a refund of a channel', () => {
     })
     expect(jobs(own)).toHaveLength(2)
     expect((await own.balance(config.payer)) - before).toBe(4_980_000n)
+  })
+
+  test('what a refund has claimed is paid out after a restart, though no channel is open', async () => {
+    await using own = await ownChannels({ terms: patient })
+    const paid = await own.balance(payee)
+    const config = await own.opened()
+    expect(await refund(own, config)).toMatchObject({ kind: 'refunded', amountAtomic: 4_990_000n })
+    expect(await own.balance(payee)).toBe(paid)
+    await own.reopen()
+    await until(async () => (await own.balance(payee)) > paid)
+    expect((await own.balance(payee)) - paid).toBe(price)
   })
 
   test.skipIf(!isPostgres)('what another gateway has charged is refunded here', async () => {
