@@ -17,6 +17,7 @@ import * as Sponsoring from '../protocol/Sponsoring'
 import { wrapperIn } from '../protocol/Transfer'
 import * as Refusals from '../settlement/read/refusals'
 import { isSpentGas } from '../settlement/read/simulate'
+import type { JobEnd } from '../settlement/send/Job'
 import type { Settlement } from '../settlement/settlement'
 import * as Policy from './Policy'
 
@@ -34,7 +35,7 @@ export type ChannelCall = ChannelFacilitation.ChannelRequest & {
   network: Network.Network
 }
 
-export type Unavailable = { kind: 'unavailable'; detail: string; retryAfterSeconds: number }
+export type Unavailable = Extract<JobEnd, { kind: 'unavailable' }>
 
 /** Why a call is not answered with a success. */
 export type Refusal = Fault | Unavailable

@@ -19,7 +19,14 @@ export const paths: ReadonlyMap<string, string> = new Map(
 /** On SQLite with the others, and over PostgreSQL in each run of `bun run test:postgres`. */
 export const onBoth: readonly string[] = [
   ...['attacks-crash', 'attacks-payment'],
-  ...['channel', 'channel-claims', 'channel-deposits', 'channel-refunds', 'channels'],
+  ...[
+    'channel',
+    'channel-claims',
+    'channel-deposits',
+    'channel-refunds',
+    'channel-vouchers',
+    'channels',
+  ],
   ...['decisions-budgets', 'decisions-ledger', 'decisions-payment'],
   ...['decisions-recovery', 'decisions-sending', 'delivery-pause', 'external-settlement'],
   ...['facilitator-attacks', 'facilitator-joins', 'facilitator-upto'],

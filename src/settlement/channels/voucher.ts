@@ -42,7 +42,7 @@ export type VoucherOptions = {
 
 type Options = Pick<AuthorizeOptions, 'id' | 'receivedAt' | 'client'> & VoucherOptions
 
-/** The channel of a voucher, from the memory or the ledger. Undefined: it was never seen here. */
+/** The channel of a voucher, from memory or else from the ledger. Undefined: the ledger lacks it. */
 export async function findChannel(
   { channels, ledger }: Pick<Context, 'channels' | 'ledger'>,
   id: Hex,
@@ -313,6 +313,10 @@ export async function charge(
     metrics.charged(transfer.network, 'void')
     const channel = await findChannel(context, channelId)
     return { ...end, state: 'void', ...(channel && { settled: { channel, deposit } }) }
+  } catch (error) {
+    // What was not charged must not keep the channel reserved. Of a charge that was written it ends nothing.
+    await ledger.channels.release(channelId, id).catch(() => false)
+    throw error
   } finally {
     running.onEnd?.()
   }

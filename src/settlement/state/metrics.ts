@@ -51,7 +51,7 @@ export type MetricSources = {
   risks(): ReadonlyMap<string, bigint>
   /** Payments of each network whose transaction is not confirmed. */
   pending(): Promise<ReadonlyMap<string, number>>
-  /** Open payment channels of each network that has any. */
+  /** Totals of the open payment channels, by network. */
   channels(): Promise<readonly ChannelTotals[]>
 }
 
