@@ -9,32 +9,16 @@ export const multicallAddress: Address = '0xcA11bde05977b3631167028862bE2a173976
 export type Call = { to: Address; data: Hex; isRequired?: boolean }
 export type Result = { success: boolean; data: Hex }
 
-/**
- * A function of contracts by its signature: makes calls of a contract. Arguments are integers,
- * addresses, and words as hex with prefix.
- */
-export function method<Args extends readonly (Hex | bigint | number)[] = []>(signature: string) {
-  const selector = Abi.selector(signature)
-  return (to: Address, ...args: Args): Call => {
-    let words = ''
-    for (const arg of args) {
-      if (typeof arg !== 'string') words += Abi.uint(arg)
-      else words += arg.length === addressLength ? Abi.address(arg) : arg.slice(2)
-    }
-    return { to, data: `0x${selector}${words}` }
-  }
-}
-
-const addressLength = 42
-
-const selectorAggregate = Abi.selector('aggregate3((address,bool,bytes)[])')
-const ethBalance = method<[holder: Address]>('getEthBalance(address)')
+const aggregateSignature = 'aggregate3((address,bool,bytes)[])'
+const selectorAggregate = Abi.selector(aggregateSignature)
+const aggregate3 = Abi.method<[calls: Abi.Dynamic]>(aggregateSignature)
+const ethBalance = Abi.method<[holder: Address]>('getEthBalance(address)')
 
 /** Timestamp of the block in which the other calls run. */
-export const timestampCall = method('getCurrentBlockTimestamp()')(multicallAddress)
+export const timestampCall = Abi.method('getCurrentBlockTimestamp()')(multicallAddress)
 
 /** Base fee of that block in wei. Some nodes answer 0 to calls without a gas price. */
-export const baseFeeCall = method('getBasefee()')(multicallAddress)
+export const baseFeeCall = Abi.method('getBasefee()')(multicallAddress)
 
 /**
  * Number of the block in which the other calls run. The second call is ArbSys: on Arbitrum chains
@@ -42,8 +26,8 @@ export const baseFeeCall = method('getBasefee()')(multicallAddress)
  * docs.arbitrum.io/build-decentralized-apps/arbitrum-vs-ethereum/block-numbers-and-time
  */
 export const blockNumberCalls: readonly Call[] = [
-  method('getBlockNumber()')(multicallAddress),
-  method('arbBlockNumber()')('0x0000000000000000000000000000000000000064'),
+  Abi.method('getBlockNumber()')(multicallAddress),
+  Abi.method('arbBlockNumber()')('0x0000000000000000000000000000000000000064'),
 ]
 
 /**
@@ -65,21 +49,10 @@ export function nativeBalance(holder: Address): Call {
 
 /** `aggregate3` in which each call may fail on its own. */
 export function aggregate(calls: readonly Call[]): Call {
-  return { to: multicallAddress, data: `0x${encodeCalls(calls)}` }
-}
-
-function encodeCalls(calls: readonly Call[]): string {
-  const tuples = calls.map(
-    ({ to, data, isRequired }) =>
-      Abi.address(to) + Abi.uint(isRequired ? 0 : 1) + Abi.uint(3 * 32) + Abi.dynamicBytes(data),
+  const tuples = calls.map(({ to, data, isRequired }) =>
+    Abi.encode(to, isRequired ? 0 : 1, Abi.bytes(data)),
   )
-  let offset = calls.length * 32
-  let heads = ''
-  for (const tuple of tuples) {
-    heads += Abi.uint(offset)
-    offset += tuple.length / 2
-  }
-  return selectorAggregate + Abi.uint(32) + Abi.uint(calls.length) + heads + tuples.join('')
+  return aggregate3(multicallAddress, Abi.list(tuples))
 }
 
 /**
@@ -207,7 +180,7 @@ export async function findMissing(
 
 /** Init code of a call without receiver that reads a payer's code, and then makes the calls. */
 export function aggregateWithCode(payer: Address, calls: readonly Call[]): Hex {
-  return `0x${codeProgram}${Abi.address(payer)}${encodeCalls(calls)}`
+  return `0x${codeProgram}${Abi.address(payer)}${aggregate(calls).data.slice(2)}`
 }
 
 /**

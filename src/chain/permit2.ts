@@ -1,10 +1,11 @@
 import type { Address, Hex } from 'viem'
+import * as Abi from '../protocol/Abi'
 import * as Permit from '../protocol/Permit'
 import * as Upto from '../protocol/Upto'
-import { type Call, method } from './multicall'
+import type { Call } from './multicall'
 
-const bitmapOf = method<[owner: Address, position: bigint]>('nonceBitmap(address,uint256)')
-const permit2Of = method('PERMIT2()')
+const bitmapOf = Abi.method<[owner: Address, position: bigint]>('nonceBitmap(address,uint256)')
+const permit2Of = Abi.method('PERMIT2()')
 
 /** The word of 256 nonces that contains the bit of this nonce. */
 export function nonceBitmap(owner: Address, nonce: Hex): Call {

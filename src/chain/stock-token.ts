@@ -1,6 +1,5 @@
 import type { Address, Hex } from 'viem'
 import * as Abi from '../protocol/Abi'
-import { method } from './multicall'
 
 /**
  * Calls of tokenized stocks as their issuer documents them, of its registry, and of Chainlink's
@@ -8,28 +7,28 @@ import { method } from './multicall'
  */
 
 /** ERC-20. */
-export const decimals = method('decimals()')
+export const decimals = Abi.method('decimals()')
 
 /** ERC-20. */
-export const totalSupply = method('totalSupply()')
+export const totalSupply = Abi.method('totalSupply()')
 
 /** Whether transfers are paused, of this token or of all tokens of the issuer. */
-export const paused = method('paused()')
+export const paused = Abi.method('paused()')
 
 /** Whether this token alone was paused. */
-export const tokenPaused = method('tokenPaused()')
+export const tokenPaused = Abi.method('tokenPaused()')
 
 /** Whether the price feed is paused, as around a split. Its price is not valid then. */
-export const oraclePaused = method('oraclePaused()')
+export const oraclePaused = Abi.method('oraclePaused()')
 
 /** ERC-8056: shares per token times 1e18, for display only. */
-export const uiMultiplier = method('uiMultiplier()')
+export const uiMultiplier = Abi.method('uiMultiplier()')
 
 /** Whether the registry forbids an address to send and to receive. */
-export const isBlocked = method<[account: Address]>('isBlocked(address)')
+export const isBlocked = Abi.method<[account: Address]>('isBlocked(address)')
 
 /** The latest answer of a feed, see `parseRound`. */
-export const latestRoundData = method('latestRoundData()')
+export const latestRoundData = Abi.method('latestRoundData()')
 
 /** `answer` has the feed's own decimals; `updatedAt` is unix ms. */
 type Round = { answer: bigint; updatedAt: number }

@@ -1,6 +1,6 @@
 import type { Address, Hex } from 'viem'
 import * as Abi from '../protocol/Abi'
-import { type Call, method } from './multicall'
+import type { Call } from './multicall'
 import { transfer } from './token'
 
 /**
@@ -8,13 +8,13 @@ import { transfer } from './token'
  * https://github.com/Uniswap/v3-core, https://github.com/Uniswap/swap-router-contracts
  */
 
-const token0 = method('token0()')
-const token1 = method('token1()')
-const feeOf = method('fee()')
-const quote = method<
+const token0 = Abi.method('token0()')
+const token1 = Abi.method('token1()')
+const feeOf = Abi.method('fee()')
+const quote = Abi.method<
   [tokenIn: Address, tokenOut: Address, amountIn: bigint, fee: number, priceLimit: number]
 >('quoteExactInputSingle((address,address,uint256,uint24,uint160))')
-const swapSingle = method<
+const swapSingle = Abi.method<
   [
     tokenIn: Address,
     tokenOut: Address,
@@ -25,10 +25,10 @@ const swapSingle = method<
     priceLimit: number,
   ]
 >('exactInputSingle((address,address,uint24,address,uint256,uint256,uint160))')
-const sweep = method<[token: Address, minimum: number, to: Address]>(
+const sweep = Abi.method<[token: Address, minimum: number, to: Address]>(
   'sweepToken(address,uint256,address)',
 )
-const selectorMulticall = Abi.selector('multicall(uint256,bytes[])')
+const multicall = Abi.method<[deadline: bigint, calls: Abi.Dynamic]>('multicall(uint256,bytes[])')
 
 /** SwapRouter02's CONTRACT_BALANCE: the router's own balance. */
 const routerBalance = 0
@@ -38,12 +38,12 @@ const sqrtPriceMin = 4_295_128_740n
 const sqrtPriceMax = 1_461_446_703_485_210_103_287_273_052_203_988_822_378_723_970_341n
 
 /** The pool of a pair and a fee; the zero address when there is none. */
-export const getPool = method<[tokenA: Address, tokenB: Address, fee: number]>(
+export const getPool = Abi.method<[tokenA: Address, tokenB: Address, fee: number]>(
   'getPool(address,address,uint24)',
 )
 
 /** The factory of a router or quoter. */
-export const factoryOf = method('factory()')
+export const factoryOf = Abi.method('factory()')
 
 /** The properties of a pool: token0, token1 and fee, in this order. */
 export function identityOf(pool: Address): readonly [Call, Call, Call] {
@@ -51,10 +51,10 @@ export function identityOf(pool: Address): readonly [Call, Call, Call] {
 }
 
 /** The pool's price, see `parsePrice`. */
-export const slot0 = method('slot0()')
+export const slot0 = Abi.method('slot0()')
 
 /** Liquidity in range. */
-export const liquidity = method('liquidity()')
+export const liquidity = Abi.method('liquidity()')
 
 type Trade = {
   tokenIn: Address
@@ -129,10 +129,8 @@ export function swapCalls(router: Address, swap: Swap): readonly [Call, Call] {
     swapSingle(router, tokenIn, tokenOut, fee, recipient, routerBalance, least, 0),
     sweep(router, tokenIn, 0, swap.changeTo),
   ]
-  const list = listOf(calls.map(({ data }) => Abi.dynamicBytes(data)))
-  const words = Abi.uint(swap.deadline) + Abi.uint(64) + list
-  const multicall: Call = { to: router, data: `0x${selectorMulticall}${words}` }
-  return [transfer(tokenIn, router, swap.amountInAtomic), multicall]
+  const list = Abi.list(calls.map(({ data }) => Abi.dynamicBytes(data)))
+  return [transfer(tokenIn, router, swap.amountInAtomic), multicall(router, swap.deadline, list)]
 }
 
 /**
@@ -141,17 +139,6 @@ export function swapCalls(router: Address, swap: Swap): readonly [Call, Call] {
  */
 export function changeCall(router: Address, tokenIn: Address): Call {
   return sweep(router, tokenIn, 0, router)
-}
-
-/** Length, offsets and members of a list of dynamic members. */
-function listOf(members: readonly string[]): string {
-  let offset = members.length * 32
-  let heads = ''
-  for (const member of members) {
-    heads += Abi.uint(offset)
-    offset += member.length / 2
-  }
-  return Abi.uint(members.length) + heads + members.join('')
 }
 
 function wordOf(data: Hex, index: number): bigint | undefined {

@@ -1,4 +1,4 @@
-import type { Address } from 'viem'
+import type { Address, Hex } from 'viem'
 import * as Crypto from './Crypto'
 
 /** Words of the contract ABI as 64 lower-case hex digits, without prefix. */
@@ -30,9 +30,92 @@ export function dynamicBytes(value: string): string {
   return uint(size) + digits.padEnd(Math.ceil(size / 32) * 64, '0')
 }
 
+/** A value of bytes or of an array: it stands behind all words, at an offset. */
+export type Dynamic = { tail: string }
+
+/** An integer, an address, words as hex with prefix, or what `bytes` and `list` make. */
+export type Argument = Hex | bigint | number | Dynamic
+
+export function bytes(value: string): Dynamic {
+  return { tail: dynamicBytes(value) }
+}
+
+/** An array of bytes, or of tuples that have some: each entry is its encoding. */
+export function list(entries: readonly string[]): Dynamic {
+  return { tail: uint(entries.length) + encode(...entries.map((tail) => ({ tail }))) }
+}
+
+/** The arguments of a call, or the members of a tuple. */
+export function encode(...values: readonly Argument[]): string {
+  const parts = values.map((value) => (typeof value === 'object' ? value : wordsOf(value)))
+  let offset = parts.reduce(
+    (sum, part) => sum + (typeof part === 'string' ? part.length / 2 : 32),
+    0,
+  )
+  let heads = ''
+  let tails = ''
+  for (const part of parts) {
+    if (typeof part === 'string') {
+      heads += part
+      continue
+    }
+    heads += uint(offset)
+    tails += part.tail
+    offset += part.tail.length / 2
+  }
+  return heads + tails
+}
+
+const addressLength = 42
+
+function wordsOf(value: Exclude<Argument, Dynamic>): string {
+  if (typeof value !== 'string') return uint(value)
+  return value.length === addressLength ? address(value) : value.slice(2)
+}
+
+/** A function of contracts by its signature: makes calls of a contract. */
+export function method<Args extends readonly Argument[] = []>(signature: string) {
+  const start = selector(signature)
+  return (to: Address, ...args: Args): { to: Address; data: Hex } => {
+    return { to, data: `0x${start}${encode(...args)}` }
+  }
+}
+
 /** Word of the keccak256 of words. */
 export function hash(words: string): string {
   return keccak256(words).toHex()
+}
+
+const domainType = hashOf('EIP712Domain(string name,uint256 chainId,address verifyingContract)')
+const versionedType = hashOf(
+  'EIP712Domain(string name,string version,uint256 chainId,address verifyingContract)',
+)
+
+/**
+ * Every payment needs a domain. Requests to the facilitator choose some, so the cache is emptied when it
+ * grows. That does not change any result.
+ */
+const domains = new Map<string, string>()
+const domainsMax = 1024
+const domainKeyMax = 256
+
+/** EIP-712 domain separator of a contract, 64 hex digits. */
+export function domainSeparator(
+  chainId: number,
+  contract: Address,
+  { name, version }: { name: string; version?: string },
+): string {
+  // The length separates version and name, so that no two contracts share a key.
+  const key = `${chainId}/${contract}/${version?.length}/${version}/${name}`
+  const known = domains.get(key)
+  if (known !== undefined) return known
+  const type = version === undefined ? domainType : versionedType
+  const names = hashOf(name) + (version === undefined ? '' : hashOf(version))
+  const separator = hash(type + names + uint(chainId) + address(contract))
+  if (key.length > domainKeyMax) return separator
+  if (domains.size >= domainsMax) domains.clear()
+  domains.set(key, separator)
+  return separator
 }
 
 /** EIP-712 digest of a domain separator and the words of a struct. */

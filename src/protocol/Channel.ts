@@ -6,7 +6,7 @@ import * as Permit from './Permit'
 
 /**
  * Payment channels, on the wire scheme `batch-settlement`: a payer deposits into a contract, and signs
- * with each request a voucher of all that it has bought. The payee claims by the newest voucher.
+ * with each request a voucher of all that it has bought. The payee claims by one of them.
  * x402 specs/schemes/batch-settlement/scheme_batch_settlement_evm.md.
  */
 
@@ -67,7 +67,7 @@ export type Voucher = {
   kind: 'voucher' | 'deposit' | 'refund'
   deposit?: Deposit
   /** What a refund asks for; all by default. */
-  refundAtomic?: bigint
+  refundAtomic?: bigint | undefined
 }
 
 /** What the contract has of a channel. */
@@ -85,7 +85,6 @@ export type ClaimRow = { config: Config; maxAtomic: bigint; signature: Hex; char
 export type Call = { to: Address; data: Hex }
 
 const tuple = '(address,address,address,address,address,uint40,bytes32)'
-const rowsTuple = `((${tuple},uint128),bytes,uint128)[]`
 
 const configType = Abi.hashOf(
   'ChannelConfig(address payer,address payerAuthorizer,address receiver,' +
@@ -104,25 +103,15 @@ const depositType = Abi.hashOf(
     'TokenPermissions(address token,uint256 amount)',
 )
 
-const domainWords =
-  Abi.hashOf('EIP712Domain(string name,string version,uint256 chainId,address verifyingContract)') +
-  Abi.hashOf('x402 Batch Settlement') +
-  Abi.hashOf('1')
+const eip712 = { name: 'x402 Batch Settlement', version: '1' }
 
-/** Strangers choose the keys of both, so they are emptied when they grow. */
-const domains = new Map<number, string>()
-const ids = new Map<string, Hex>()
-const domainsMax = 1024
-const idsMax = 16_384
-
-function domainOf(chainId: number): string {
-  const known = domains.get(chainId)
-  if (known !== undefined) return known
-  const domain = Abi.hash(domainWords + Abi.uint(chainId) + Abi.address(settlementAddress))
-  if (domains.size >= domainsMax) domains.clear()
-  domains.set(chainId, domain)
-  return domain
+function digestOf(chainId: number, words: string): Uint8Array {
+  return Abi.typedDigest(Abi.domainSeparator(chainId, settlementAddress, eip712), words)
 }
+
+/** Strangers choose its keys, so it is emptied when it grows. */
+const ids = new Map<string, Hex>()
+const idsMax = 16_384
 
 /** The seven words of a config. */
 function wordsOf(config: Config): string {
@@ -143,7 +132,7 @@ export function idOf(config: Config, chainId: number): Hex {
   const key = `${chainId}/${words}`
   const known = ids.get(key)
   if (known !== undefined) return known
-  const id = Crypto.hex(Abi.typedDigest(domainOf(chainId), configType + words))
+  const id = Crypto.hex(digestOf(chainId, configType + words))
   if (ids.size >= idsMax) ids.clear()
   ids.set(key, id)
   return id
@@ -159,8 +148,7 @@ export function nonceOf(channelId: Hex, baseAtomic: bigint): Hex {
 
 /** EIP-712 digest of a voucher. */
 export function voucherDigest(chainId: number, channelId: Hex, maxAtomic: bigint): Uint8Array {
-  const words = voucherType + channelId.slice(2) + Abi.uint(maxAtomic)
-  return Abi.typedDigest(domainOf(chainId), words)
+  return digestOf(chainId, voucherType + channelId.slice(2) + Abi.uint(maxAtomic))
 }
 
 /** EIP-712 digest of a refund, which the receiver's authorizer signs. */
@@ -171,7 +159,7 @@ export function refundDigest(
   amountAtomic: bigint,
 ): Uint8Array {
   const words = refundType + channelId.slice(2) + Abi.uint(nonce) + Abi.uint(amountAtomic)
-  return Abi.typedDigest(domainOf(chainId), words)
+  return digestOf(chainId, words)
 }
 
 /** EIP-712 digest of a claim of these rows in their order, which the receiver's authorizer signs. */
@@ -180,7 +168,7 @@ export function claimDigest(chainId: number, rows: readonly ClaimRow[]): Uint8Ar
     const id = idOf(config, chainId).slice(2)
     return Abi.hash(entryTypeHash + id + Abi.uint(maxAtomic) + Abi.uint(chargedAtomic))
   })
-  return Abi.typedDigest(domainOf(chainId), batchType + Abi.hash(entries.join('')))
+  return digestOf(chainId, batchType + Abi.hash(entries.join('')))
 }
 
 /** EIP-712 digest that the payer signs for a deposit by Permit2. */
@@ -226,71 +214,63 @@ export function authorizationOf(
   }
 }
 
-const selectors = {
-  deposit: Abi.selector(`deposit(${tuple},uint128,address,bytes)`),
-  claim: Abi.selector(`claimWithSignature(${rowsTuple},bytes)`),
-  settle: Abi.selector('settle(address,address)'),
-  refund: Abi.selector(`refundWithSignature(${tuple},uint128,uint256,bytes)`),
-  multicall: Abi.selector('multicall(bytes[])'),
-  initiate: Abi.selector(`initiateWithdraw(${tuple},uint128)`),
-  finalize: Abi.selector(`finalizeWithdraw(${tuple})`),
-  channels: Abi.selector('channels(bytes32)'),
-  withdrawals: Abi.selector('pendingWithdrawals(bytes32)'),
-  refundNonce: Abi.selector('refundNonce(bytes32)'),
-  receivers: Abi.selector('receivers(address,address)'),
+/** A function of the contract. */
+function callOf<Args extends readonly (Config | Abi.Argument)[]>(signature: string) {
+  const call = Abi.method<readonly Abi.Argument[]>(signature)
+  return (...args: Args): Call => {
+    const words = args.map((each) => {
+      return typeof each === 'object' && 'salt' in each ? hexOf(each) : each
+    })
+    return call(settlementAddress, ...words)
+  }
 }
 
-function callOf(name: keyof typeof selectors, words: string): Call {
-  return { to: settlementAddress, data: `0x${selectors[name]}${words}` }
+function hexOf(config: Config): Hex {
+  return `0x${wordsOf(config)}`
 }
+
+type Funding = [config: Config, amountAtomic: bigint, collector: Address, data: Abi.Dynamic]
+const deposit = callOf<Funding>(`deposit(${tuple},uint128,address,bytes)`)
 
 /** Pays a deposit into its channel. Every account may send it. */
 export function depositCall(config: Config, { amountAtomic, by }: Deposit): Call {
-  const collector = by.method === 'eip3009' ? eip3009CollectorAddress : permit2CollectorAddress
-  const data = by.method === 'eip3009' ? authorizationData(by) : permitData(amountAtomic, by)
-  const words = wordsOf(config) + Abi.uint(amountAtomic) + Abi.address(collector)
-  return callOf('deposit', words + Abi.uint(10 * 32) + Abi.dynamicBytes(data))
-}
-
-type Of<M> = Extract<Deposit['by'], { method: M }>
-
-function authorizationData({ validAfter, validBefore, salt, signature }: Of<'eip3009'>): Hex {
-  const words = Abi.uint(validAfter) + Abi.uint(validBefore) + salt.slice(2)
-  return `0x${words}${Abi.uint(4 * 32)}${Abi.dynamicBytes(signature)}`
-}
-
-function permitData(amountAtomic: bigint, by: Of<'permit2'>): Hex {
+  const signature = Abi.bytes(by.signature)
+  if (by.method === 'eip3009') {
+    const data = Abi.encode(by.validAfter, by.validBefore, by.salt, signature)
+    return deposit(config, amountAtomic, eip3009CollectorAddress, Abi.bytes(`0x${data}`))
+  }
   const { nonce, deadline, permit2612 } = by
-  const signature = Abi.dynamicBytes(by.signature)
-  const permit = Abi.dynamicBytes(`0x${permit2612 ? wordsOf2612(amountAtomic, permit2612) : ''}`)
-  const heads = Abi.uint(4 * 32) + Abi.uint(4 * 32 + signature.length / 2)
-  return `0x${nonce.slice(2)}${Abi.uint(deadline)}${heads}${signature}${permit}`
+  const permit = permit2612 ? wordsOf2612(amountAtomic, permit2612) : ''
+  const data = Abi.encode(nonce, deadline, signature, Abi.bytes(`0x${permit}`))
+  return deposit(config, amountAtomic, permit2CollectorAddress, Abi.bytes(`0x${data}`))
 }
 
-function wordsOf2612(amountAtomic: bigint, permit: NonNullable<Of<'permit2'>['permit2612']>) {
-  const words = Abi.uint(amountAtomic) + Abi.uint(permit.deadline)
-  return words + Permit.vrs(Crypto.withCanonicalV(permit.signature))
+function wordsOf2612(amountAtomic: bigint, permit: NonNullable<Permit.Signed['permit2612']>) {
+  const signature = Permit.vrs(Crypto.withCanonicalV(permit.signature))
+  return Abi.encode(amountAtomic, permit.deadline, `0x${signature}`)
 }
+
+type Claiming = [rows: Abi.Dynamic, authorizerSignature: Abi.Dynamic]
+const claim = callOf<Claiming>(`claimWithSignature(((${tuple},uint128),bytes,uint128)[],bytes)`)
 
 /** Claims by vouchers of one authorizer, which signed `claimDigest` of these rows. */
 export function claimCall(rows: readonly ClaimRow[], authorizerSignature: Hex): Call {
-  const tuples = rows.map(
-    ({ config, maxAtomic, signature, chargedAtomic }) =>
-      wordsOf(config) +
-      Abi.uint(maxAtomic) +
-      Abi.uint(10 * 32) +
-      Abi.uint(chargedAtomic) +
-      Abi.dynamicBytes(signature),
+  const tuples = rows.map(({ config, maxAtomic, signature, chargedAtomic }) =>
+    Abi.encode(hexOf(config), maxAtomic, Abi.bytes(signature), chargedAtomic),
   )
-  const list = arrayOf(tuples)
-  const heads = Abi.uint(2 * 32) + Abi.uint(2 * 32 + list.length / 2)
-  return callOf('claim', heads + list + Abi.dynamicBytes(authorizerSignature))
+  return claim(Abi.list(tuples), Abi.bytes(authorizerSignature))
 }
 
 /** Moves what was claimed for a receiver to it. Every account may send it. */
-export function settleCall(receiver: Address, token: Address): Call {
-  return callOf('settle', Abi.address(receiver) + Abi.address(token))
-}
+export const settleCall = callOf<[receiver: Address, token: Address]>('settle(address,address)')
+
+/** The same as `refundCall` without a signature, by the receiver or its authorizer alone. */
+export const ownRefundCall = callOf<[config: Config, amountAtomic: bigint]>(
+  `refund(${tuple},uint128)`,
+)
+
+type Refunding = [config: Config, amountAtomic: bigint, nonce: bigint, signature: Abi.Dynamic]
+const refund = callOf<Refunding>(`refundWithSignature(${tuple},uint128,uint256,bytes)`)
 
 /** Refunds to the payer what is not claimed, at most the amount. */
 export function refundCall(
@@ -299,51 +279,37 @@ export function refundCall(
   nonce: bigint,
   authorizerSignature: Hex,
 ): Call {
-  const words = wordsOf(config) + Abi.uint(amountAtomic) + Abi.uint(nonce) + Abi.uint(10 * 32)
-  return callOf('refund', words + Abi.dynamicBytes(authorizerSignature))
+  return refund(config, amountAtomic, nonce, Abi.bytes(authorizerSignature))
 }
+
+const together = callOf<[calls: Abi.Dynamic]>('multicall(bytes[])')
 
 /** Calls of the contract in one transaction; all of them fail together. */
 export function multicall(calls: readonly Pick<Call, 'data'>[]): Call {
-  const list = arrayOf(calls.map(({ data }) => Abi.dynamicBytes(data)))
-  return callOf('multicall', Abi.uint(32) + list)
-}
-
-/** An array of dynamic tuples or bytes: its length, the offsets, and the entries. */
-function arrayOf(entries: readonly string[]): string {
-  let offset = entries.length * 32
-  let offsets = ''
-  for (const entry of entries) {
-    offsets += Abi.uint(offset)
-    offset += entry.length / 2
-  }
-  return Abi.uint(entries.length) + offsets + entries.join('')
+  return together(Abi.list(calls.map(({ data }) => Abi.dynamicBytes(data))))
 }
 
 /** Starts a withdrawal of the payer, which it or its authorizer sends. */
-export function initiateWithdrawCall(config: Config, amountAtomic: bigint): Call {
-  return callOf('initiate', wordsOf(config) + Abi.uint(amountAtomic))
-}
+export const initiateWithdrawCall = callOf<[config: Config, amountAtomic: bigint]>(
+  `initiateWithdraw(${tuple},uint128)`,
+)
 
 /** Ends a withdrawal after the delay. */
-export function finalizeWithdrawCall(config: Config): Call {
-  return callOf('finalize', wordsOf(config))
-}
+export const finalizeWithdrawCall = callOf<[config: Config]>(`finalizeWithdraw(${tuple})`)
 
 /** Reads balance and claimed of a channel: `parsePair`. */
-export function channelsCall(id: Hex): Call {
-  return callOf('channels', id.slice(2))
-}
+export const channelsCall = callOf<[id: Hex]>('channels(bytes32)')
 
 /** Reads the amount and the start of a withdrawal, unix seconds or 0: `parsePair`. */
-export function pendingWithdrawalCall(id: Hex): Call {
-  return callOf('withdrawals', id.slice(2))
-}
+export const pendingWithdrawalCall = callOf<[id: Hex]>('pendingWithdrawals(bytes32)')
 
 /** Reads the nonce of the next refund: `Abi.uintAt`. */
-export function refundNonceCall(id: Hex): Call {
-  return callOf('refundNonce', id.slice(2))
-}
+export const refundNonceCall = callOf<[id: Hex]>('refundNonce(bytes32)')
+
+/** Reads what was claimed for a receiver and what it got: `parsePair`. */
+export const receiversCall = callOf<[receiver: Address, token: Address]>(
+  'receivers(address,address)',
+)
 
 /** Reads all that the contract has of a channel: `parseState`. */
 export function stateCalls(id: Hex): readonly Call[] {
@@ -371,11 +337,6 @@ export function stateJson(channelId: Hex, { withdrawAt = 0, ...state }: OnChain)
   }
 }
 
-/** Reads what was claimed for a receiver and what it got: `parsePair`. */
-export function receiversCall(receiver: Address, token: Address): Call {
-  return callOf('receivers', Abi.address(receiver) + Abi.address(token))
-}
-
 /** The two integers of an answer; undefined for other bytes, such as those of an account without code. */
 export function parsePair(data: Hex): readonly [bigint, bigint] | undefined {
   if (data.length !== 2 + 128) return undefined
@@ -384,17 +345,14 @@ export function parsePair(data: Hex): readonly [bigint, bigint] | undefined {
   return first === undefined || second === undefined ? undefined : [first, second]
 }
 
-/** An event of the contract. `amountAtomic` is that of the event, not the new total. */
-export type Event =
-  | {
-      name: 'deposited' | 'claimed' | 'refunded' | 'withdrawInitiated' | 'withdrawFinalized'
-      channelId: Hex
-      amountAtomic: bigint
-    }
-  | { name: 'settled'; receiver: Address; token: Address; amountAtomic: bigint }
+/**
+ * An event of the contract. `subject`: its channel, or the word of the receiver that was paid.
+ * `amountAtomic` is that of the event, not the new total.
+ */
+export type Event = { name: keyof typeof topics; subject: Hex; amountAtomic: bigint }
 
 /** Topics of the events by name. */
-export const topics: Readonly<Record<Event['name'], Hex>> = {
+export const topics = {
   deposited: topicOf('Deposited(bytes32,address,uint128,uint128)'),
   claimed: topicOf('Claimed(bytes32,address,uint128,uint128)'),
   refunded: topicOf('Refunded(bytes32,address,uint128)'),
@@ -407,32 +365,22 @@ const names = Object.keys(topics) as Event['name'][]
 
 /** The event of a log of the contract; undefined for other logs. Topics in lower case. */
 export function parseEvent(log: { topics: readonly Hex[]; data: Hex }): Event | undefined {
-  const [topic, first = '0x', second = '0x'] = log.topics
+  const [topic, subject] = log.topics
   const name = names.find((each) => topics[each] === topic)
   const amountAtomic = Abi.uintAt(log.data.slice(2))
-  if (name === undefined || amountAtomic === undefined) return undefined
-  if (name !== 'settled') return { name, channelId: first, amountAtomic }
-  const receiver = Abi.addressAt(first.slice(2))
-  const token = Abi.addressAt(second.slice(2))
-  return receiver && token && { name, receiver, token, amountAtomic }
+  if (!name || !subject || amountAtomic === undefined) return undefined
+  return { name, subject, amountAtomic }
 }
 
-/**
- * The amount of an event of the contract in the logs of a receipt. `subject`: its channel, or the receiver
- * of a settlement. Undefined without one.
- */
+/** The amount of an event of the contract in the logs of a receipt; undefined without one. */
 export function amountIn(
   logs: readonly { address: Address; topics: readonly Hex[]; data: Hex }[],
   name: Event['name'],
   subject: Hex,
 ): bigint | undefined {
-  for (const log of logs) {
-    const event = equal(log.address, settlementAddress) ? parseEvent(log) : undefined
-    if (event?.name !== name) continue
-    if (subject === (event.name === 'settled' ? event.receiver : event.channelId))
-      return event.amountAtomic
-  }
-  return undefined
+  const own = logs.filter(({ address }) => equal(address, settlementAddress))
+  const events = own.map(parseEvent)
+  return events.find((event) => event?.name === name && event.subject === subject)?.amountAtomic
 }
 
 function topicOf(signature: string): Hex {

@@ -5,6 +5,7 @@ import * as Channel from './Channel'
 import * as ChannelPayload from './ChannelPayload'
 import * as Facilitation from './Facilitation'
 import * as Json from './Json'
+import { checkNetwork } from './PaymentTerms'
 import { type Fault, fault, isFault } from './Problem'
 
 /**
@@ -14,7 +15,7 @@ import { type Fault, fault, isFault } from './Problem'
 
 export type ChannelRequest = {
   asked: Asked
-  accepted: { scheme: string | undefined; network: string | undefined }
+  accepted: Facilitation.Accepted
   requirements: Facilitation.Requirements
   terms: Pick<ChannelPayload.Expected, 'receiverAuthorizer' | 'withdrawDelay'> & {
     /** Of deposits; undefined: any. */
@@ -54,33 +55,17 @@ export function read({ payload, terms }: Facilitation.OfChannel): ChannelRequest
   if (Json.member(payload, 'x402Version') !== 2) {
     return { code: 'invalid_x402_version', detail: 'x402Version must be 2.' }
   }
-  const of = wellFormed('invalid_payload', 'The payment payload', () => {
-    const accepted = Json.read(payload, 'accepted', 'object')
-    return {
-      asked: readAsked(Json.read(payload, 'payload', 'object')),
-      accepted: { scheme: textOr(accepted, 'scheme'), network: textOr(accepted, 'network') },
-      extensions: Json.optional(payload, 'extensions', 'object'),
-    }
-  })
+  const of = Json.wellFormed('invalid_payload', 'The payment payload', () => ({
+    accepted: Facilitation.readAccepted(Json.read(payload, 'accepted', 'object')),
+    asked: readAsked(Json.read(payload, 'payload', 'object')),
+    extensions: Json.optional(payload, 'extensions', 'object'),
+  }))
   if (isFault(of)) return of
-  const required = wellFormed('invalid_payment_requirements', 'paymentRequirements', () => ({
+  const required = Json.wellFormed('invalid_payment_requirements', 'paymentRequirements', () => ({
     requirements: Facilitation.readRequirements('exact', terms),
     terms: readTerms(Json.optional(terms, 'extra', 'object') ?? {}),
   }))
   return isFault(required) ? required : { ...of, ...required }
-}
-
-function wellFormed<T>(code: string, what: string, read: () => T): T | Fault {
-  try {
-    return read()
-  } catch (error) {
-    return Json.faultOf(error, code, what)
-  }
-}
-
-function textOr(parent: Json.JsonObject, name: string): string | undefined {
-  const value = Json.member(parent, name)
-  return typeof value === 'string' ? value : undefined
 }
 
 function readTerms(extra: Json.JsonObject): ChannelRequest['terms'] {
@@ -146,28 +131,35 @@ function readClaim(inner: Json.JsonObject): Claim {
 }
 
 /** The checks of `/verify` that precede all others. */
-export function checkScheme({ accepted, requirements }: ChannelRequest): Fault | undefined {
-  if (accepted.scheme !== Channel.scheme) {
-    return fault(
-      'invalid_batch_settlement_evm_scheme',
-      `accepted.scheme is not "${Channel.scheme}".`,
-    )
+export function checkScheme(request: ChannelRequest): Fault | undefined {
+  if (request.accepted.scheme !== Channel.scheme) {
+    const detail = `accepted.scheme is not "${Channel.scheme}".`
+    return fault('invalid_batch_settlement_evm_scheme', detail)
   }
-  if (accepted.network === requirements.network) return undefined
-  const detail = `accepted.network is not the network of the requirements, ${requirements.network}.`
-  return fault('invalid_batch_settlement_evm_network_mismatch', detail)
+  return checkNetwork(request, 'invalid_batch_settlement_evm_network_mismatch')
 }
 
-/** Whether a channel is the one that its resource server requires, and its deposit is well made. */
-export function checkTerms(
-  { requirements, terms }: ChannelRequest,
-  { voucher, depositFault }: Presented,
-  { chainId, now, isSent }: { chainId: number; now: number; isSent: boolean },
+/** Whether a channel is the one that its resource server requires. */
+export function checkChannel(
+  { requirements: { payTo, asset }, terms }: ChannelRequest,
+  { voucher }: Presented,
+  chainId: number,
 ): Fault | undefined {
-  const { payTo, asset, name, version } = requirements
-  const other = ChannelPayload.checkConfig(voucher, { ...terms, chainId, payTo, asset })
+  return ChannelPayload.checkConfig(voucher, { ...terms, chainId, payTo, asset })
+}
+
+/** As `checkChannel`, and whether its deposit is well made. */
+export function checkTerms(
+  request: ChannelRequest,
+  presented: Presented,
+  { chainId, now }: { chainId: number; now: number },
+): Fault | undefined {
+  const { requirements, terms } = request
+  const { name, version } = requirements
+  const { voucher, depositFault } = presented
   const { deposit } = voucher
-  if (other !== undefined || deposit === undefined || isSent) return other
+  const other = checkChannel(request, presented, chainId)
+  if (other !== undefined || deposit === undefined) return other
   const method = terms.method ?? deposit.by.method
   const unlike = ChannelPayload.checkMethod(voucher, method) ?? depositFault
   if (unlike !== undefined) return unlike

@@ -5,7 +5,7 @@ import * as Channel from './Channel'
 import * as Explanation from './Explanation'
 import * as Json from './Json'
 import { type Fault, fault } from './Problem'
-import { receiveDigest, windowMinSeconds } from './Transfer'
+import { checkTime, receiveDigest } from './Transfer'
 
 /**
  * The payloads of x402 `batch-settlement` that buyers send: a voucher alone, with a deposit, or for a
@@ -30,21 +30,12 @@ export function read(payload: Json.JsonObject): Read {
   const config = readConfig(Json.read(payload, 'channelConfig', 'object'))
   const signed = Json.read(payload, 'voucher', 'object')
   const channelId = Json.read(signed, 'channelId', 'word')
-  const voucher: Channel.Voucher = {
-    channelId,
-    config,
-    maxAtomic: Json.read(signed, 'maxClaimableAmount', 'uint128'),
-    kind,
-  }
+  const maxAtomic = Json.read(signed, 'maxClaimableAmount', 'uint128')
+  const voucher: Channel.Voucher = { channelId, config, maxAtomic, kind }
   const signature = Json.read(signed, 'signature', 'signature')
-  if (kind === 'voucher') return { voucher, signature, depositFault: undefined }
-  if (kind === 'refund') {
-    const refundAtomic = Json.optional(payload, 'amount', 'uint128')
-    if (refundAtomic !== undefined) voucher.refundAtomic = refundAtomic
-    return { voucher, signature, depositFault: undefined }
-  }
-  const json = Json.read(payload, 'deposit', 'object')
-  const { deposit, fault } = readDeposit(json, voucher)
+  if (kind === 'refund') voucher.refundAtomic = Json.optional(payload, 'amount', 'uint128')
+  if (kind !== 'deposit') return { voucher, signature, depositFault: undefined }
+  const { deposit, fault } = readDeposit(Json.read(payload, 'deposit', 'object'), voucher)
   return { voucher: { ...voucher, deposit }, signature, depositFault: fault }
 }
 
@@ -71,12 +62,7 @@ function readDeposit(
   const authorization = Json.read(json, 'authorization', 'object')
   const eip3009 = Json.optional(authorization, 'erc3009Authorization', 'object')
   const permit = Json.optional(authorization, 'permit2Authorization', 'object')
-  if ((eip3009 === undefined) === (permit === undefined)) {
-    throw new Json.JsonError(
-      'authorization needs either erc3009Authorization or permit2Authorization',
-    )
-  }
-  if (eip3009 !== undefined) {
+  if (eip3009 !== undefined && permit === undefined) {
     const by = {
       method: 'eip3009' as const,
       validAfter: Json.read(eip3009, 'validAfter', 'uint'),
@@ -86,14 +72,17 @@ function readDeposit(
     }
     return { deposit: { amountAtomic, by } }
   }
-  if (permit === undefined) throw new Error('a deposit without an authorization')
-  const by = {
-    method: 'permit2' as const,
-    nonce: Json.read(permit, 'nonce', 'wordOrUint'),
-    deadline: Json.read(permit, 'deadline', 'uint'),
-    signature: Json.read(permit, 'signature', 'signature'),
+  if (permit !== undefined && eip3009 === undefined) {
+    const by = {
+      method: 'permit2' as const,
+      nonce: Json.read(permit, 'nonce', 'wordOrUint'),
+      deadline: Json.read(permit, 'deadline', 'uint'),
+      signature: Json.read(permit, 'signature', 'signature'),
+    }
+    return { deposit: { amountAtomic, by }, fault: faultOfPermit(permit, voucher, amountAtomic) }
   }
-  return { deposit: { amountAtomic, by }, fault: faultOfPermit(permit, voucher, amountAtomic) }
+  const detail = 'authorization needs either erc3009Authorization or permit2Authorization'
+  throw new Json.JsonError(detail)
 }
 
 /** The members that a payload repeats: only the config and the amount of the deposit count. */
@@ -151,25 +140,16 @@ export function checkConfig(
     const detail = `voucher.channelId is ${channelId}, and that of channelConfig is ${id}.`
     return fault('invalid_batch_settlement_evm_channel_id_mismatch', detail)
   }
-  if (config.receiver !== payTo) {
-    const detail = `channelConfig.receiver is ${config.receiver}, and payTo is ${payTo}.`
-    return fault('invalid_batch_settlement_evm_receiver_mismatch', detail)
+  const { receiver, token } = config
+  if (receiver !== payTo) return unlike('receiver', receiver, `payTo is ${payTo}`)
+  if (config.receiverAuthorizer !== receiverAuthorizer) {
+    const expected = `that of extra is ${receiverAuthorizer ?? 'missing'}`
+    return unlike('receiverAuthorizer', config.receiverAuthorizer, expected)
   }
-  if (receiverAuthorizer === undefined || config.receiverAuthorizer !== receiverAuthorizer) {
-    const detail =
-      `channelConfig.receiverAuthorizer is ${config.receiverAuthorizer}, and that of extra is ` +
-      `${receiverAuthorizer ?? 'missing'}.`
-    return fault('invalid_batch_settlement_evm_receiver_authorizer_mismatch', detail)
-  }
-  if (config.token !== asset) {
-    const detail = `channelConfig.token is ${config.token}, and the asset is ${asset}.`
-    return fault('invalid_batch_settlement_evm_token_mismatch', detail)
-  }
+  if (token !== asset) return unlike('token', token, `the asset is ${asset}`)
   if (withdrawDelay !== undefined && config.withdrawDelay !== withdrawDelay) {
-    const detail =
-      `channelConfig.withdrawDelay is ${config.withdrawDelay} s, and that of extra is ` +
-      `${withdrawDelay} s.`
-    return fault('invalid_batch_settlement_evm_withdraw_delay_mismatch', detail)
+    const expected = `that of extra is ${withdrawDelay} s`
+    return unlike('withdrawDelay', `${config.withdrawDelay} s`, expected)
   }
   const { withdrawDelayMin, withdrawDelayMax } = Channel
   if (config.withdrawDelay < withdrawDelayMin || config.withdrawDelay > withdrawDelayMax) {
@@ -177,6 +157,17 @@ export function checkConfig(
     return fault('invalid_batch_settlement_evm_withdraw_delay_out_of_range', detail)
   }
   return undefined
+}
+
+const mismatches = {
+  receiver: 'invalid_batch_settlement_evm_receiver_mismatch',
+  receiverAuthorizer: 'invalid_batch_settlement_evm_receiver_authorizer_mismatch',
+  token: 'invalid_batch_settlement_evm_token_mismatch',
+  withdrawDelay: 'invalid_batch_settlement_evm_withdraw_delay_mismatch',
+} as const
+
+function unlike(member: keyof typeof mismatches, given: string, expected: string): Fault {
+  return fault(mismatches[member], `channelConfig.${member} is ${given}, and ${expected}.`)
 }
 
 /** Whether a deposit is by the method of the offer; without one it is right. */
@@ -218,18 +209,14 @@ export function depositDigest(
  * Whether the time of a deposit is right at `now` (unix ms), with the time that its transaction needs.
  */
 export function checkWindow({ by }: Channel.Deposit, now: number): Fault | undefined {
-  const seconds = BigInt(Math.floor(now / 1000))
   const isPermit = by.method === 'permit2'
-  const end = isPermit ? by.deadline : by.validBefore
-  if (end < seconds + windowMinSeconds) {
-    return {
-      code: isPermit
-        ? 'invalid_batch_settlement_evm_permit2_deadline_expired'
-        : 'invalid_batch_settlement_evm_payload_authorization_valid_before',
-      detail: Explanation.expired({ method: by.method, validBefore: end }, seconds),
-    }
-  }
-  if (isPermit || by.validAfter <= seconds) return undefined
-  const detail = Explanation.early(by, seconds)
-  return fault('invalid_batch_settlement_evm_payload_authorization_valid_after', detail)
+  const window = isPermit ? { ...by, validAfter: 0n, validBefore: by.deadline } : by
+  return checkTime(window, now, windowCodes[by.method])
 }
+
+const early = 'invalid_batch_settlement_evm_payload_authorization_valid_after'
+
+const windowCodes = {
+  eip3009: ['invalid_batch_settlement_evm_payload_authorization_valid_before', early],
+  permit2: ['invalid_batch_settlement_evm_permit2_deadline_expired', early],
+} as const

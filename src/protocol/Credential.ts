@@ -41,10 +41,10 @@ class TermsError extends Error {
  */
 export function parse(value: string): Parsed | Fault {
   try {
-    return decode(value)
+    return Json.wellFormed('malformed-credential', 'The credential', () => decode(value))
   } catch (error) {
-    if (error instanceof TermsError) return { code: 'verification-failed', detail: error.message }
-    return Json.faultOf(error, 'malformed-credential', 'The credential')
+    if (!(error instanceof TermsError)) throw error
+    return { code: 'verification-failed', detail: error.message }
   }
 }
 

@@ -28,7 +28,7 @@ export type FacilitatorRequest = {
   /** Whether it is of x402 version 1, and so is its answer. */
   isV1: boolean
   parsed: Pick<X402.Parsed, 'method' | 'signed'>
-  accepted: { scheme: string | undefined; network: string | undefined }
+  accepted: Accepted
   requirements: Requirements
   /** As it was sent, because callers compare it as text. */
   payer: string
@@ -97,17 +97,15 @@ export function parse(
   | { request: FacilitatorRequest; extensions: Json.JsonObject | undefined }
   | { channel: OfChannel }
   | Fault {
-  let json: Json.JsonObject
-  let payload: Json.JsonObject
-  try {
-    json = Json.parse(body)
-    payload = Json.read(json, 'paymentPayload', 'object')
-    const terms = Json.member(json, 'paymentRequirements')
-    if (Json.isObject(terms) && Json.member(terms, 'scheme') === channelScheme) {
-      return { channel: { payload, terms } }
-    }
-  } catch (error) {
-    return Json.faultOf(error, 'invalid_payload', 'The request')
+  const read = Json.wellFormed('invalid_payload', 'The request', () => {
+    const json = Json.parse(body)
+    return { json, payload: Json.read(json, 'paymentPayload', 'object') }
+  })
+  if (isFault(read)) return read
+  const { json, payload } = read
+  const asked = Json.member(json, 'paymentRequirements')
+  if (Json.isObject(asked) && Json.member(asked, 'scheme') === channelScheme) {
+    return { channel: { payload, terms: asked } }
   }
   const parsed = X402V1.parsePayload(payload)
   if (isFault(parsed)) return parsed
@@ -120,7 +118,7 @@ export function parse(
   if (accepted === undefined) {
     return { code: 'invalid_payload', detail: 'The payment payload has no accepted.' }
   }
-  try {
+  return Json.wellFormed('invalid_payment_requirements', 'paymentRequirements', () => {
     const terms = Json.read(json, 'paymentRequirements', 'object')
     const scheme = Json.member(terms, 'scheme')
     if ((scheme !== 'exact' && scheme !== 'upto') || parsed.channel !== undefined) {
@@ -132,19 +130,14 @@ export function parse(
     const request = {
       isV1,
       parsed: { method, signed },
-      accepted: {
-        scheme: textOr(accepted, 'scheme'),
-        network: textOr(accepted, 'network'),
-      },
+      accepted: readAccepted(accepted),
       requirements: readRequirements(scheme, isV1 ? ofV1(terms) : terms),
       payer: payerOf(payload),
       credentialHash: hash(isV1 ? { payload, ...version1 } : payload),
       resource: (textOr(resource ?? {}, 'url') ?? '').slice(0, resourceMax),
     }
     return { request, extensions }
-  } catch (error) {
-    return Json.faultOf(error, 'invalid_payment_requirements', 'paymentRequirements')
-  }
+  })
 }
 
 /** Requirements of version 1 in the members of version 2. */
@@ -175,6 +168,13 @@ export function networkNamed(body: Uint8Array): string | undefined {
     if (error instanceof Json.JsonError) return undefined
     throw error
   }
+}
+
+/** What a payment payload says of its offer. */
+export type Accepted = ReturnType<typeof readAccepted>
+
+export function readAccepted(accepted: Json.JsonObject) {
+  return { scheme: textOr(accepted, 'scheme'), network: textOr(accepted, 'network') }
 }
 
 /** Undefined when the member is not a string: it is compared, not refused. */

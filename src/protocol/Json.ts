@@ -18,10 +18,14 @@ export class JsonError extends Error {
   override readonly name = 'JsonError'
 }
 
-/** The fault of what threw a JsonError; throws anything else. */
-export function faultOf(error: unknown, code: string, what: string): Fault {
-  if (!(error instanceof JsonError)) throw error
-  return { code, detail: `${what} is malformed: ${error.message}.` }
+/** What is read, or a fault of that code where reading throws a JsonError. `what` begins its text. */
+export function wellFormed<T>(code: string, what: string, read: () => T): T | Fault {
+  try {
+    return read()
+  } catch (error) {
+    if (!(error instanceof JsonError)) throw error
+    return { code, detail: `${what} is malformed: ${error.message}.` }
+  }
 }
 
 /**

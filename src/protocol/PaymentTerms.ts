@@ -16,7 +16,8 @@ export function checkScheme(request: FacilitatorRequest): Fault | undefined {
   return request.requirements.scheme === 'upto' ? checkUpto(request) : checkExact(request)
 }
 
-function checkExact({ parsed, accepted, requirements }: FacilitatorRequest): Fault | undefined {
+function checkExact(request: FacilitatorRequest): Fault | undefined {
+  const { parsed, accepted, requirements } = request
   const isPermit = parsed.method === 'permit2'
   if (accepted.scheme !== 'exact') {
     const code = isPermit ? 'unsupported_payload_type' : 'invalid_exact_evm_scheme'
@@ -26,25 +27,28 @@ function checkExact({ parsed, accepted, requirements }: FacilitatorRequest): Fau
     const code = 'invalid_exact_evm_missing_eip712_domain'
     return { code, detail: 'extra.name and extra.version of the token are missing.' }
   }
-  if (accepted.network !== requirements.network) {
-    return { code: 'invalid_exact_evm_network_mismatch', detail: otherNetwork(requirements) }
-  }
-  return undefined
+  return checkNetwork(request, 'invalid_exact_evm_network_mismatch')
 }
 
 /** x402 specs/schemes/upto/scheme_upto_evm.md */
-function checkUpto({ parsed, accepted, requirements }: FacilitatorRequest): Fault | undefined {
-  if (parsed.signed.facilitator === undefined) {
+function checkUpto(request: FacilitatorRequest): Fault | undefined {
+  if (request.parsed.signed.facilitator === undefined) {
     const detail = 'The payload has no permit2Authorization.witness.facilitator.'
     return { code: 'unsupported_payload_type', detail }
   }
-  if (accepted.scheme !== 'upto') {
+  if (request.accepted.scheme !== 'upto') {
     return { code: 'invalid_upto_evm_scheme', detail: 'accepted.scheme is not "upto".' }
   }
-  if (accepted.network !== requirements.network) {
-    return { code: 'invalid_upto_evm_network_mismatch', detail: otherNetwork(requirements) }
-  }
-  return undefined
+  return checkNetwork(request, 'invalid_upto_evm_network_mismatch')
+}
+
+/** Whether the payload is for the network that its resource server requires. */
+export function checkNetwork(
+  { accepted, requirements: { network } }: Pick<FacilitatorRequest, 'accepted' | 'requirements'>,
+  code: string,
+): Fault | undefined {
+  if (accepted.network === network) return undefined
+  return { code, detail: `accepted.network is not the network of the requirements, ${network}.` }
 }
 
 export type CheckOptions = {
@@ -124,8 +128,4 @@ export function exceeds({ parsed, requirements }: FacilitatorRequest): Fault | u
     `paymentRequirements.amount is ${amountAtomic}, above permitted.amount, which is ` +
     `${parsed.signed.amountAtomic}.`
   return { code: 'invalid_upto_evm_payload_settlement_exceeds_amount', detail }
-}
-
-function otherNetwork({ network }: FacilitatorRequest['requirements']): string {
-  return `accepted.network is not the network of the requirements, ${network}.`
 }

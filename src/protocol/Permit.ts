@@ -19,14 +19,11 @@ const permitTuple = '((address,uint256),uint256,uint256)'
 const eip2612Tuple = '(uint256,uint256,bytes32,bytes32,uint8)'
 const eip2612Words = 5
 
-const domainType = Abi.hashOf('EIP712Domain(string name,uint256 chainId,address verifyingContract)')
 const tokenType = 'TokenPermissions(address token,uint256 amount)'
 const witnessType = 'Witness(address to,uint256 validAfter)'
 const tokenTypeHash = Abi.hashOf(tokenType)
 const witnessTypeHash = Abi.hashOf(witnessType)
 const permitTypeHash = typeHash(witnessType)
-
-const domains = new Map<number, string>()
 
 /**
  * The fields of a transfer for the signed struct and the call. Addresses are EIP-55 checksummed.
@@ -69,13 +66,7 @@ export function typeHash(witnessType: string): string {
 
 /** EIP-712 domain separator of Permit2 on a chain, 64 hex digits. */
 export function domainSeparator(chainId: number): string {
-  const known = domains.get(chainId)
-  if (known !== undefined) return known
-  const words = Abi.hashOf('Permit2') + Abi.uint(chainId) + Abi.address(permit2Address)
-  const separator = Abi.hash(domainType + words)
-  if (domains.size >= 1024) domains.clear()
-  domains.set(chainId, separator)
-  return separator
+  return Abi.domainSeparator(chainId, permit2Address, { name: 'Permit2' })
 }
 
 /** EIP-712 digest that the payer signs. */
@@ -108,48 +99,38 @@ export function digestOf(permitted: Permitted): Uint8Array {
   return Abi.typedDigest(domainSeparator(permitted.chainId), permit)
 }
 
-const proxy = createProxy(proxyAddress, 'address,(address,uint256)', {
-  asset: 0,
-  amountAtomic: 1,
-  nonce: 2,
-  validBefore: 3,
-  payer: 4,
-  payee: 5,
-  validAfter: 6,
-})
+const proxy = createProxy(proxyAddress, 'address,(address,uint256)', [
+  ...(['asset', 'amountAtomic', 'nonce', 'validBefore'] as const),
+  ...(['payer', 'payee', 'validAfter'] as const),
+])
 
 /** Decodes `settle` and `settleWithPermit` of the proxy; undefined for other calls. */
 export const { parseCall } = proxy
 
 /** The settling call: `settle` of the proxy, or `settleWithPermit` with an EIP-2612 permit. */
 export function call(transfer: Signed): { to: Address; data: Hex } {
-  return proxy.call(
-    transfer,
-    Abi.address(transfer.asset) +
-      Abi.uint(transfer.amountAtomic) +
-      transfer.nonce.slice(2) +
-      Abi.uint(transfer.validBefore) +
-      Abi.address(transfer.payer) +
-      Abi.address(transfer.payee) +
-      Abi.uint(transfer.validAfter),
-  )
+  return proxy.call(transfer, transfer)
 }
 
 /**
  * The calls of a proxy. `types` are those of its parameters between the permit and the signature.
- * `layout` has the places of the members among the words of a call.
+ * `members` are in the order of the words of a call; the asset is the first.
  */
-export function createProxy(address: Address, types: string, layout: Layout & { asset: number }) {
+export function createProxy<Member extends string>(
+  address: Address,
+  types: string,
+  members: readonly Member[],
+) {
   const parameters = `${permitTuple},${types},bytes)`
   const settle = Abi.selector(`settle(${parameters}`)
   const settleWithPermit = Abi.selector(`settleWithPermit(${eip2612Tuple},${parameters}`)
   return {
-    /** `words` precede the place of the signature. */
-    call({ permit2612, signature }: Signed, words: string): { to: Address; data: Hex } {
-      const start = permit2612 ? settleWithPermit + wordsOfPermit2612(permit2612) : settle
-      const place = words.length / 64 + 1 + (permit2612 ? eip2612Words : 0)
-      const data = start + words + Abi.uint(place * 32) + Abi.dynamicBytes(signature)
-      return { to: address, data: `0x${data}` }
+    call({ permit2612, signature }: Signed, values: Readonly<Record<Member, Abi.Argument>>) {
+      const words = members.map((member) => values[member])
+      const permit = permit2612 ? [wordsOfPermit2612(permit2612)] : []
+      const data = Abi.encode(...permit, ...words, Abi.bytes(signature))
+      const start = permit2612 ? settleWithPermit : settle
+      return { to: address, data: `0x${start}${data}` as const }
     },
     parseCall(to: Address, data: string): ParsedCall | undefined {
       if (to.toLowerCase() !== address.toLowerCase()) return undefined
@@ -157,8 +138,8 @@ export function createProxy(address: Address, types: string, layout: Layout & { 
       if (selector !== settle && selector !== settleWithPermit) return undefined
       const skipped = selector === settle ? 0 : eip2612Words
       const body = data.slice(10 + skipped * 64).toLowerCase()
-      const asset = Abi.addressAt(body, layout.asset)
-      return asset && parseWords('permit2', asset, body, layout)
+      const asset = Abi.addressAt(body)
+      return asset && parseWords('permit2', asset, body, members)
     },
   }
 }
@@ -170,14 +151,10 @@ export function vrs(signature: Hex): string {
 }
 
 /** The words of an EIP-2612 permit in a call of a proxy. */
-function wordsOfPermit2612(permit: NonNullable<Signed['permit2612']>): string {
-  const signature = Crypto.withCanonicalV(permit.signature).slice(2).toLowerCase()
-  return (
-    Abi.uint(permit.valueAtomic) +
-    Abi.uint(permit.deadline) +
-    signature.slice(0, 128).padEnd(128, '0') +
-    signature.slice(128, 130).padStart(64, '0')
-  )
+function wordsOfPermit2612(permit: NonNullable<Signed['permit2612']>): Hex {
+  const words = vrs(Crypto.withCanonicalV(permit.signature))
+  const rsv = words.slice(64) + words.slice(0, 64)
+  return `0x${Abi.encode(permit.valueAtomic, permit.deadline)}${rsv}`
 }
 
 /** A decoded settling call, without chain and signature. */
@@ -185,21 +162,19 @@ export type ParsedCall = Omit<Signed, 'chainId' | 'signature' | 'permit2612' | '
   method: TransferMethod
 }
 
-type Layout = Record<keyof Omit<ParsedCall, 'method' | 'asset'>, number>
-
-/** Decodes the words of a call at the places of `layout`; undefined when one is missing or not right. */
+/** Decodes the words of a call, in the order of `members`; undefined when one is missing or not right. */
 export function parseWords(
   method: TransferMethod,
   asset: Address,
   body: string,
-  at: Layout,
+  members: readonly string[],
 ): ParsedCall | undefined {
-  const payer = Abi.addressAt(body, at.payer)
-  const payee = Abi.addressAt(body, at.payee)
-  const amountAtomic = Abi.uintAt(body, at.amountAtomic)
-  const validAfter = Abi.uintAt(body, at.validAfter)
-  const validBefore = Abi.uintAt(body, at.validBefore)
-  const nonce = Abi.wordAt(body, at.nonce)
+  const payer = Abi.addressAt(body, members.indexOf('payer'))
+  const payee = Abi.addressAt(body, members.indexOf('payee'))
+  const amountAtomic = Abi.uintAt(body, members.indexOf('amountAtomic'))
+  const validAfter = Abi.uintAt(body, members.indexOf('validAfter'))
+  const validBefore = Abi.uintAt(body, members.indexOf('validBefore'))
+  const nonce = Abi.wordAt(body, members.indexOf('nonce'))
   if (payer === undefined || payee === undefined || amountAtomic === undefined) return undefined
   if (validAfter === undefined || validBefore === undefined || nonce === undefined) return undefined
   const window = { validAfter, validBefore }

@@ -126,15 +126,13 @@ export function x402({ receipt, ...settled }: Settlement): string {
  * of either, or the signed receipt alone. It does not check the signature.
  */
 export function parse(text: string): Signed | Fault {
-  try {
+  return Json.wellFormed('malformed-receipt', 'The receipt', () => {
     const trimmed = text.trim()
     const json = trimmed.startsWith('{') ? Json.parse(trimmed) : decodeJson(trimmed, 'either')
     if (Json.member(json, 'status') !== undefined) return ofMpp(json)
     const info = infoOf(Json.optional(json, 'extensions', 'object'), 'offer-receipt')
     return ofX402(info === undefined ? json : Json.read(info, 'receipt', 'object'))
-  } catch (error) {
-    return Json.faultOf(error, 'malformed-receipt', 'The receipt')
-  }
+  })
 }
 
 function ofMpp(json: Json.JsonObject): Signed {

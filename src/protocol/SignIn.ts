@@ -105,13 +105,11 @@ const members: ReadonlySet<string> = new Set(
 
 /** Decodes the header `SIGN-IN-WITH-X`. */
 export function parse(value: string): SignIn | Fault {
-  try {
+  return Json.wellFormed('bad-request', 'SIGN-IN-WITH-X', () => {
     if (value.length > headerMaxLength)
       throw new Json.JsonError(`longer than ${headerMaxLength} characters`)
     return read(decodeJson(value, 'either'))
-  } catch (error) {
-    return Json.faultOf(error, 'bad-request', 'SIGN-IN-WITH-X')
-  }
+  })
 }
 
 function read(json: Json.JsonObject) {

@@ -46,6 +46,8 @@ type Options = {
   takesApprovals: boolean
 }
 
+const what = 'The extension'
+
 type Approved = Pick<Transfer, 'method' | 'payer' | 'asset' | 'amountAtomic' | 'upto' | 'voucher'>
 
 /**
@@ -63,32 +65,27 @@ export function read(
   const permit = infoOf(extensions, permitName)
   if (permit !== undefined && isComplete(permit, permitMembers)) {
     const code = 'invalid_eip2612_extension_format'
-    return wellFormed(code, () => readPermit(permit, transfer, options.now))
+    return Json.wellFormed(code, what, () => readPermit(permit, transfer, options.now))
   }
   const approval = isDeposit ? undefined : infoOf(extensions, approvalName)
   if (options.takesApprovals && approval && isComplete(approval, approvalMembers)) {
     const code = 'invalid_erc20_approval_extension_format'
-    return wellFormed(code, () => readApproval(approval, transfer))
+    return Json.wellFormed(code, what, () => readApproval(approval, transfer))
   }
   return nothing
 }
 
 /** The transfer, or its deposit, with the payer's permit. */
-export function withPermit(transfer: Transfer, permit2612: Sponsored['permit2612']): Transfer {
+export function withPermit<T extends Pick<Transfer, 'voucher'>>(
+  transfer: T,
+  permit2612: Sponsored['permit2612'],
+): T {
   if (permit2612 === undefined) return transfer
   const { voucher } = transfer
   const { deposit } = voucher ?? {}
   if (voucher === undefined || deposit?.by.method !== 'permit2') return { ...transfer, permit2612 }
   const by = { ...deposit.by, permit2612 }
   return { ...transfer, voucher: { ...voucher, deposit: { ...deposit, by } } }
-}
-
-function wellFormed<T>(code: string, read: () => T): T | Fault {
-  try {
-    return read()
-  } catch (error) {
-    return Json.faultOf(error, code, 'The extension')
-  }
 }
 
 const common = ['from', 'asset', 'spender', 'amount', 'version']

@@ -18,13 +18,10 @@ import * as Upto from './Upto'
 const parameters = 'address,address,uint256,uint256,uint256,bytes32'
 const selectorVrs = Abi.selector(`transferWithAuthorization(${parameters},uint8,bytes32,bytes32)`)
 const selectorBytes = Abi.selector(`transferWithAuthorization(${parameters},bytes)`)
-const selectorReceive = Abi.selector(
+const receive = Abi.method<[words: Hex]>(
   `receiveWithAuthorization(${parameters},uint8,bytes32,bytes32)`,
 )
 
-const domainType = Abi.hashOf(
-  'EIP712Domain(string name,string version,uint256 chainId,address verifyingContract)',
-)
 const transferType = Abi.hashOf(
   'TransferWithAuthorization(address from,address to,uint256 value,' +
     'uint256 validAfter,uint256 validBefore,bytes32 nonce)',
@@ -33,14 +30,6 @@ const receiveType = Abi.hashOf(
   'ReceiveWithAuthorization(address from,address to,uint256 value,' +
     'uint256 validAfter,uint256 validBefore,bytes32 nonce)',
 )
-
-/**
- * Requests to the facilitator choose some keys, so the cache is emptied when it grows. That does
- * not change any result.
- */
-const domains = new Map<string, string>()
-const domainsMax = 1024
-const domainKeyMax = 256
 
 /**
  * A signed stablecoin transfer from payer to payee, of either protocol: EIP-3009
@@ -88,30 +77,6 @@ export function readAuthorization(json: Json.JsonObject) {
   }
 }
 
-/** EIP-712 domain separator of a token, 64 hex digits. */
-export function domainSeparator(
-  chainId: number,
-  contract: Address,
-  { name, version }: Asset['eip712'],
-): string {
-  const names = Abi.hashOf(name) + Abi.hashOf(version)
-  return Abi.hash(domainType + names + Abi.uint(chainId) + Abi.address(contract))
-}
-
-/** The domain separator from a cache: every payment needs it. */
-function separatorOf({ chainId, asset }: Signing, { eip712 }: Pick<Asset, 'eip712'>): string {
-  const { name, version } = eip712
-  // The length separates version and name, so that no two tokens share a key.
-  const key = `${chainId}/${asset}/${version.length}/${version}/${name}`
-  const known = domains.get(key)
-  if (known !== undefined) return known
-  const separator = domainSeparator(chainId, asset, eip712)
-  if (key.length > domainKeyMax) return separator
-  if (domains.size >= domainsMax) domains.clear()
-  domains.set(key, separator)
-  return separator
-}
-
 /** What is signed of a transfer by EIP-3009. */
 type Signing = Omit<Permit.Signed, 'signature'>
 
@@ -121,7 +86,7 @@ export function digest(
   asset: Pick<Asset, 'eip712'>,
 ): Uint8Array {
   if (transfer.method === 'eip3009') {
-    return Abi.typedDigest(separatorOf(transfer, asset), transferType + words(transfer))
+    return authorizationDigest(transferType, transfer, asset)
   }
   const { upto, voucher } = transfer
   if (transfer.method === 'channel') {
@@ -151,7 +116,16 @@ type SignatureCode = (typeof signatureCodes)[PaymentMethod]
 
 /** EIP-712 digest that the payer signs for `receiveCall`. */
 export function receiveDigest(transfer: Signing, asset: Pick<Asset, 'eip712'>): Uint8Array {
-  return Abi.typedDigest(separatorOf(transfer, asset), receiveType + words(transfer))
+  return authorizationDigest(receiveType, transfer, asset)
+}
+
+function authorizationDigest(
+  typeHash: string,
+  transfer: Signing,
+  { eip712 }: Pick<Asset, 'eip712'>,
+): Uint8Array {
+  const domain = Abi.domainSeparator(transfer.chainId, transfer.asset, eip712)
+  return Abi.typedDigest(domain, typeHash + words(transfer))
 }
 
 /**
@@ -172,10 +146,7 @@ export function call(transfer: Transfer): { to: Address; data: Hex } {
 
 /** The payee's call by EIP-3009; the token refuses any other caller. `signature` has 65 bytes. */
 export function receiveCall(transfer: Permit.Signed): { to: Address; data: Hex } {
-  return {
-    to: transfer.asset,
-    data: `0x${selectorReceive}${words(transfer)}${Permit.vrs(transfer.signature)}`,
-  }
+  return receive(transfer.asset, `0x${words(transfer)}${Permit.vrs(transfer.signature)}`)
 }
 
 /** Decodes a settling call, to recognise external settlements. */
@@ -184,20 +155,14 @@ export function parseCall(to: Address, data: string): Permit.ParsedCall | undefi
   if (permitted !== undefined) return permitted
   const selector = data.slice(2, 10).toLowerCase()
   if (selector !== selectorVrs && selector !== selectorBytes) return undefined
-  return Permit.parseWords('eip3009', to, data.slice(10).toLowerCase(), layout)
+  return Permit.parseWords('eip3009', to, data.slice(10).toLowerCase(), members)
 }
 
-const layout = { payer: 0, payee: 1, amountAtomic: 2, validAfter: 3, validBefore: 4, nonce: 5 }
+/** In the order of `words`. */
+const members = ['payer', 'payee', 'amountAtomic', 'validAfter', 'validBefore', 'nonce']
 
-function words(transfer: Signing): string {
-  return (
-    Abi.address(transfer.payer) +
-    Abi.address(transfer.payee) +
-    Abi.uint(transfer.amountAtomic) +
-    Abi.uint(transfer.validAfter) +
-    Abi.uint(transfer.validBefore) +
-    transfer.nonce.slice(2)
-  )
+function words({ payer, payee, amountAtomic, validAfter, validBefore, nonce }: Signing): string {
+  return Abi.encode(payer, payee, amountAtomic, validAfter, validBefore, nonce)
 }
 
 /** A wallet that may not be deployed yet: the call that deploys it, and its own signature. */
@@ -249,19 +214,31 @@ export const windowMaxSeconds = 360n
 /** Least time in seconds that a settlement needs. */
 export const windowMinSeconds = 6n
 
+type Window = Pick<Transfer, 'method' | 'validAfter' | 'validBefore'>
+
 /**
- * Whether a new payment may be settled at `now` (unix ms): a voucher always, another one if not expired or about to expire, not in
- * the future, not valid for longer than `maxSeconds`, if that is given. A stored payment skips this
- * check, so it is separate from parsing. Faults have x402 reason codes.
+ * Whether a new payment may be settled at `now` (unix ms): a voucher always, another one if not
+ * expired or about to expire, not in the future, not valid for longer than `maxSeconds`, if that is
+ * given. A stored payment skips this check, so it is separate from parsing. Faults have x402 reason
+ * codes.
  */
 export function checkWindow(
-  transfer: Pick<Transfer, 'method' | 'validAfter' | 'validBefore'>,
+  transfer: Window,
   now: number,
   maxSeconds?: bigint,
 ): (Fault & { code: WindowCode }) | undefined {
   if (transfer.method === 'channel') return undefined
+  return checkTime(transfer, now, windowCodes[transfer.method], maxSeconds)
+}
+
+/** The time of a transfer or of a deposit, with the codes of its faults. */
+export function checkTime<Code extends string>(
+  transfer: Window,
+  now: number,
+  [expired, early]: readonly [expired: Code, early: Code],
+  maxSeconds?: bigint,
+): (Fault & { code: Code }) | undefined {
   const seconds = BigInt(Math.floor(now / 1000))
-  const [expired, early] = windowCodes[transfer.method]
   if (transfer.validBefore < seconds + windowMinSeconds) {
     return { code: expired, detail: Explanation.expired(transfer, seconds) }
   }

@@ -34,15 +34,10 @@ export function digest(transfer: Omit<Permit.Signed, 'signature'>, terms: Terms)
   })
 }
 
-const proxy = Permit.createProxy(proxyAddress, 'uint256,address,(address,address,uint256)', {
-  asset: 0,
-  nonce: 2,
-  validBefore: 3,
-  amountAtomic: 4,
-  payer: 5,
-  payee: 6,
-  validAfter: 8,
-})
+const proxy = Permit.createProxy(proxyAddress, 'uint256,address,(address,address,uint256)', [
+  ...(['asset', 'ceilingAtomic', 'nonce', 'validBefore'] as const),
+  ...(['amountAtomic', 'payer', 'payee', 'facilitator', 'validAfter'] as const),
+])
 
 /** Decodes `settle` and `settleWithPermit` of the proxy; undefined for other calls. */
 export const { parseCall } = proxy
@@ -52,16 +47,5 @@ export const { parseCall } = proxy
  * except the terms' facilitator.
  */
 export function call(transfer: Permit.Signed, terms: Terms): { to: Address; data: Hex } {
-  return proxy.call(
-    transfer,
-    Abi.address(transfer.asset) +
-      Abi.uint(terms.ceilingAtomic) +
-      transfer.nonce.slice(2) +
-      Abi.uint(transfer.validBefore) +
-      Abi.uint(transfer.amountAtomic) +
-      Abi.address(transfer.payer) +
-      Abi.address(transfer.payee) +
-      Abi.address(terms.facilitator) +
-      Abi.uint(transfer.validAfter),
-  )
+  return proxy.call(transfer, { ...transfer, ...terms })
 }

@@ -90,26 +90,14 @@ function uptoRequirements(offer: Offer, facilitatorAddress: Address): Requiremen
   return entry('upto', offer, { assetTransferMethod: 'permit2', name, version, facilitatorAddress })
 }
 
-/** The entries of channels, which every voucher is compared with. */
-const channelEntries = new WeakMap<Offer, { terms: ChannelTerms; entry: Requirements }>()
-
 /** The offer as an `accepts` entry for payment channels. */
 function channelRequirements(offer: Offer, terms: ChannelTerms): Requirements {
-  const known = channelEntries.get(offer)
-  if (known?.terms === terms) return known.entry
-  const entry = channelEntry(offer, terms)
-  channelEntries.set(offer, { terms, entry })
-  return entry
-}
-
-function channelEntry(
-  offer: Offer,
-  { receiverAuthorizer, withdrawDelay, minDepositAtomic, method }: ChannelTerms,
-): Requirements {
+  const { receiverAuthorizer, withdrawDelay, minDepositAtomic, method } = terms
   const { name, version } = offer.network.asset.eip712
-  const minDeposit = minDepositAtomic.toString()
-  const terms = { receiverAuthorizer, withdrawDelay, name, version }
-  return entry(Channel.scheme, offer, { ...terms, assetTransferMethod: method, minDeposit })
+  return entry(Channel.scheme, offer, {
+    ...{ receiverAuthorizer, withdrawDelay, name, version },
+    ...{ assetTransferMethod: method, minDeposit: minDepositAtomic.toString() },
+  })
 }
 
 function entry(
@@ -247,11 +235,9 @@ export type Parsed = {
  * facilitators receive. Faults: `invalid_payload`, `invalid_x402_version`.
  */
 export function parsePayload(given: string | Json.JsonObject): Parsed | Fault {
-  try {
-    return parseObject(typeof given === 'string' ? decodeJson(given, 'either') : given)
-  } catch (error) {
-    return Json.faultOf(error, 'invalid_payload', 'The payment payload')
-  }
+  return Json.wellFormed('invalid_payload', 'The payment payload', () =>
+    parseObject(typeof given === 'string' ? decodeJson(given, 'either') : given),
+  )
 }
 
 function parseObject(json: Json.JsonObject): Parsed | Fault {
@@ -370,10 +356,8 @@ export function matchOffer(
   { takesUpto = false, channelOf }: { takesUpto?: boolean; channelOf?: ChannelOf | undefined } = {},
 ): readonly Match[] | Fault {
   const { scheme, method, signed, accepted, channel } = parsed
-  if (method === 'channel') {
-    if (channel === undefined || channelOf === undefined) return unsupported
-    return matchChannel({ ...parsed, channel }, offers, channelOf)
-  }
+  if (method === 'channel')
+    return channel && channelOf ? matchChannel(parsed, channel, { offers, channelOf }) : unsupported
   const isUpto = scheme === 'upto'
   if (isUpto && !takesUpto) return unsupported
   if (isUpto && signed.facilitator === undefined) {
@@ -429,12 +413,11 @@ export function matchOffer(
 
 /** The checks of a voucher that need neither its channel nor its signature. */
 function matchChannel(
-  parsed: Parsed & { channel: ChannelPayload.Read },
-  offers: readonly Offer[],
-  channelOf: ChannelOf,
+  parsed: Parsed,
+  { voucher, depositFault }: ChannelPayload.Read,
+  { offers, channelOf }: { offers: readonly Offer[]; channelOf: ChannelOf },
 ): readonly Match[] | Fault {
-  const { accepted, channel } = parsed
-  const { voucher } = channel
+  const { accepted } = parsed
   if (accepted === undefined)
     return fault('invalid_payload', 'The payment payload has no accepted.')
   const refusal = checkAccepted(accepted, offers, Channel.scheme)
@@ -452,7 +435,7 @@ function matchChannel(
       ChannelPayload.checkAuthorizer(voucher) ??
       checkBase(voucher, offer.amountAtomic) ??
       ChannelPayload.checkMethod(voucher, terms.method) ??
-      channel.depositFault ?? [{ offer, transfer: transferOf(parsed, offer) }]
+      depositFault ?? [{ offer, transfer: transferOf(parsed, offer) }]
     )
   }
   const isOffered = offers.some((offer) => channelOf(offer) !== undefined)
@@ -549,6 +532,7 @@ function transferOf(parsed: Parsed, offer: Offer): Transfer {
     ...signed,
     ...(isUpto ? { upto: { ceilingAtomic: signed.amountAtomic, facilitator } } : {}),
     ...(voucher && { voucher }),
+    // Its offer is found by the amount.
     ...(voucher?.kind === 'refund' && { amountAtomic: 0n }),
   }
 }

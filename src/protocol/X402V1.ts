@@ -62,12 +62,10 @@ export function accepts(
  * receive. Faults: those of `X402.parsePayload`, `unsupported_scheme`, `invalid_network`.
  */
 export function parsePayload(given: string | Json.JsonObject): X402.Parsed | Fault {
-  try {
+  return Json.wellFormed('invalid_payload', 'The payment payload', () => {
     const json = typeof given === 'string' ? decodeJson(given, 'either') : given
     return Json.member(json, 'x402Version') === 1 ? parseObject(json) : X402.parsePayload(json)
-  } catch (error) {
-    return Json.faultOf(error, 'invalid_payload', 'The payment payload')
-  }
+  })
 }
 
 function parseObject(json: Json.JsonObject): X402.Parsed | Fault {

@@ -6,6 +6,7 @@ import {
   type Hex,
   hashTypedData,
   keccak256,
+  pad,
   parseAbiParameters,
   parseSignature,
   zeroHash,
@@ -244,7 +245,7 @@ test('events are read with their channel and their amount, and no others', () =>
       values,
     ),
   })
-  const named = { channelId, amountAtomic: amount }
+  const named = { subject: channelId, amountAtomic: amount }
   const own = { channelId, sender }
   for (const [name, event, args, values] of [
     ['deposited', 'Deposited', own, [amount, 9n]],
@@ -259,7 +260,7 @@ test('events are read with their channel and their amount, and no others', () =>
   }
   const { receiver, token } = vector
   expect(Channel.parseEvent(log('Settled', { receiver, token, sender }, [amount]))).toEqual({
-    ...{ name: 'settled', receiver, token, amountAtomic: amount },
+    ...{ name: 'settled', subject: pad(receiver).toLowerCase() as Hex, amountAtomic: amount },
   })
   expect(Channel.parseEvent({ topics: [zeroHash], data: zeroHash })).toBeUndefined()
   expect(Channel.parseEvent({ topics: [Channel.topics.claimed], data: '0x' })).toBeUndefined()

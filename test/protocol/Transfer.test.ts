@@ -7,6 +7,7 @@ import {
   x402ExactPermit2ProxyAddress,
 } from '@x402/evm'
 import { encodeFunctionData, hashTypedData, parseAbi } from 'viem'
+import * as Abi from '../../src/protocol/Abi'
 import * as Crypto from '../../src/protocol/Crypto'
 import * as Permit from '../../src/protocol/Permit'
 import * as Transfer from '../../src/protocol/Transfer'
@@ -206,13 +207,13 @@ describe('the domain of a token, which a caller of the facilitator may name', ()
 
 test('domain separators of the known networks', () => {
   expect(
-    Transfer.domainSeparator(4663, '0x5fc5360D0400a0Fd4f2af552ADD042D716F1d168', {
+    Abi.domainSeparator(4663, '0x5fc5360D0400a0Fd4f2af552ADD042D716F1d168', {
       name: 'Global Dollar',
       version: '1',
     }),
   ).toBe('7a3d7400b27830f4f91c2c16a082486d67c1befecaec2f53b33f1f35d5b62036')
   expect(
-    Transfer.domainSeparator(8453, '0x833589fCD6eDb6E08f4c7C32D4f71b54bdA02913', {
+    Abi.domainSeparator(8453, '0x833589fCD6eDb6E08f4c7C32D4f71b54bdA02913', {
       name: 'USD Coin',
       version: '2',
     }),
