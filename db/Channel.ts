@@ -12,7 +12,10 @@ export type Channel = {
   config: Config
   /** All that its requests were charged. Never falls. */
   chargedAtomic: bigint
-  /** The voucher that covers what was charged; undefined where the chain has all of it. */
+  /**
+   * The voucher that covers what was charged; undefined where the chain has all of it. It stays as long as
+   * it covers that. So of all that claims have published, no other one is above what was charged.
+   */
   signed: { maxAtomic: bigint; signature: Hex } | undefined
   /** The voucher of the request, or of the refund, that is under way. */
   reserved: Reserved | undefined
@@ -30,6 +33,14 @@ export type Reserved = {
   signature: Hex
   fingerprint: string
   at: number
+}
+
+/** A voucher that is to be reserved. */
+export type Reservation = {
+  channelId: Hex
+  /** What was charged before. */
+  baseAtomic: bigint
+  reserved: Reserved
 }
 
 /** Of the open channels of a network. */

@@ -2,7 +2,8 @@ import type { Address, Hex } from 'viem'
 import type * as Network from '../src/protocol/Network'
 import type { AdminLedger } from './admin'
 import type { AuthorizationLedger, CeilingRefusal } from './authorizations'
-import type { Channel, ChannelTotals, OnChain, Reserved } from './Channel'
+import type { Channel, Reservation } from './Channel'
+import type { ChannelRows } from './channels'
 import type { EntitlementLedger, NewEntitlement } from './Entitlement'
 import type { GrantLedger, NewGrant } from './GrantLedger'
 import type { LaneLedger } from './LaneLedger'
@@ -101,6 +102,8 @@ export type JobRider =
   | { kind: 'grant'; grant: NewGrant }
   /** The attempt after `attempts` of a refund, only while its payment is confirmed. */
   | { kind: 'repay'; paymentId: string; attempts: number }
+  /** The refund of a channel, which is reserved for it as of `ChannelLedger.reserve`. */
+  | ({ kind: 'reserve' } & Reservation)
 
 /** Why the rows of a product were not written. Then the whole commit was rolled back. */
 export type RowsRefusal =
@@ -115,6 +118,8 @@ export type RowsRefusal =
   | 'grants-signed-only'
   /** The refund is paid, another attempt is under way, or its payment was delivered after all. */
   | 'refund-changed'
+  /** The channel is reserved, or was charged, or has no such balance. */
+  | 'channel-changed'
   /** Another authorization has the money of the payment, or its own is not `metered`. */
   | 'money-authorized'
   | CeilingRefusal
@@ -227,71 +232,19 @@ export type SettlingCommits = {
   ): Promise<{ payments: readonly string[]; job: string | undefined }>
 }
 
-/**
- * A channel is open while it has money: a balance that is not claimed, or a withdrawal. What is
- * unclaimed is what was charged of that balance.
- */
-export type ChannelLedger = {
-  find(id: Hex): Promise<Channel | undefined>
-  /** The open ones, the oldest first, after an id. */
-  open(page: {
-    network?: Network.Id | undefined
-    after?: Hex | undefined
-    limit: number
-  }): Promise<readonly Channel[]>
-  /** All, the newest first. `before`: only those after this one in the list. */
-  list(page: { before?: Hex | undefined; limit: number }): Promise<readonly Channel[]>
-  /** Those with unclaimed money and its voucher, the most first. */
-  unclaimed(network: Network.Id, limit: number): Promise<readonly Channel[]>
-  /** Those with a withdrawal, the oldest one first. */
-  withdrawals(limit: number): Promise<readonly Channel[]>
-  /** Of the open ones. */
-  totals(): Promise<readonly ChannelTotals[]>
-  /** The accounts that sign claims of the open channels. */
-  authorizers(): Promise<readonly { authorizer: Address; channels: number }[]>
-  /** Whom channels of a network pay, also those that are closed, and in what. Reads all of them. */
-  receivers(network: Network.Id): Promise<readonly { receiver: Address; token: Address }[]>
+export type ChannelLedger = ChannelRows & {
   /**
-   * Whether a voucher has paid for one of the newest requests. One that was charged less than it allows is
-   * above what was charged, and a claim publishes it.
-   */
-  isSpent(
-    channel: Pick<Channel, 'id' | 'network' | 'config' | 'chargedAtomic'>,
-    signature: Hex,
-  ): Promise<boolean>
-  /** Stores a channel from the chain: charged is what was claimed. False when it is known. */
-  insert(
-    channel: Pick<Channel, 'id' | 'network' | 'config'>,
-    state: OnChain,
-    now: number,
-  ): Promise<boolean>
-  /**
-   * Stores what the chain has. Where more was claimed than charged, as after a restored backup,
-   * charged is raised to it, and the reservation of a request ends. Undefined: not known.
-   */
-  sync(id: Hex, state: OnChain, now: number): Promise<Channel | undefined>
-  /**
-   * Reserves a voucher: charged is `baseAtomic`, nothing is reserved, the voucher is within the
+   * Reserves a voucher: charged is `baseAtomic`, nothing else is reserved, the voucher is within the
    * balance, and more than was claimed without a withdrawal, or exactly `baseAtomic` for a refund.
    * Else the channel as it is. Survives the end of the process at once, a power loss within 100 ms.
    */
-  reserve(
-    id: Hex,
-    input: { baseAtomic: bigint; reserved: Reserved },
-  ): Promise<'reserved' | Channel | undefined>
-  /** False when another reservation, or none, is there. */
-  release(id: Hex, reservationId: string): Promise<boolean>
+  reserve(reservation: Reservation): Promise<'reserved' | Channel | undefined>
   /**
-   * Charges a reservation: charged grows by the amount of the payment, which is confirmed and being
-   * delivered; its rows and events are written. Undefined when the reservation is gone, or does not
-   * cover the amount: then nothing is written.
+   * Charges the reservation of a payment, which is confirmed and being delivered: charged grows by its
+   * amount; its rows and events are written. Undefined when the reservation is gone, or does not cover
+   * the amount: then nothing is written.
    */
-  charge(input: {
-    channelId: Hex
-    reservationId: string
-    payment: PaymentRow
-    rows?: Rows | undefined
-  }): Promise<Payment | undefined>
+  charge(payment: NewPayment): Promise<Payment | undefined>
 }
 
 /** The delivery state of payments. Changes at the same time share a commit. */

@@ -2,7 +2,7 @@ import type { Address, Hex } from 'viem'
 import type * as Network from '../src/protocol/Network'
 import type { Authorization } from './Authorization'
 import type { AuthorizationLedger } from './authorizations'
-import type { Channel } from './Channel'
+import type { ChannelRows } from './channels'
 import type { Dialect } from './dialect'
 import type { Entitlement, EntitlementLedger } from './Entitlement'
 import type { Order } from './Order'
@@ -116,7 +116,7 @@ export type StoryReads = {
   authorizations: Pick<AuthorizationLedger, 'findById'>
   orders: Pick<OrderLedger, 'find' | 'findByPayment'>
   entitlements: Pick<EntitlementLedger, 'findByPayment'>
-  channels: { find(id: Hex): Promise<Channel | undefined> }
+  channels: Pick<ChannelRows, 'find' | 'charges'>
 }
 
 /** The database of the pages for operators. */
@@ -147,12 +147,7 @@ export function createAdminLedger(base: AdminBase, reads: StoryReads) {
     /** Ids of the newest charges of a channel; undefined when it is not known. */
     async inChannel(id: Hex, limit: number): Promise<readonly string[] | undefined> {
       const channel = await reads.channels.find(id)
-      if (channel === undefined) return undefined
-      const { network, config } = channel
-      const from = channel.id.slice(0, 34)
-      const range = { from, to: `${from}g`, limit }
-      const values = { network, asset: config.token, payer: config.payer, ...range }
-      return (await base.all<{ id: string }>(base.sql.ofChannel, values)).map((row) => row.id)
+      return channel && reads.channels.charges(channel, limit)
     },
     story: (id: string) => storyOf(base, reads, id),
     /** Id of the payment of an order. */
@@ -375,12 +370,8 @@ function windows({ fold, opaque }: Dialect) {
   }
 }
 
-function transactions({ join, serial, fold }: Dialect) {
+function transactions({ join, serial }: Dialect) {
   return {
-    /** By the index of the money: the nonces begin with the id of the channel. */
-    ofChannel: `SELECT id FROM payments WHERE network = $network
-      AND ${fold('asset')} = ${fold('$asset')} AND ${fold('payer')} = ${fold('$payer')}
-      AND nonce >= $from AND nonce < $to ORDER BY nonce DESC LIMIT $limit`,
     membersOf: `SELECT payment_id AS id FROM transaction_members
       WHERE transaction_hash = $hash ORDER BY position`,
     /** Payments by external transactions have no members: by the index of the logs, in each network. */

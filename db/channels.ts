@@ -3,8 +3,7 @@ import { nonceOf } from '../src/protocol/Channel'
 import type * as Network from '../src/protocol/Network'
 import type { Channel, ChannelTotals, OnChain } from './Channel'
 import type { Dialect } from './dialect'
-import type { ChannelLedger } from './Ledger'
-import { type ChannelRow, channels } from './schema'
+import { channels } from './schema'
 import { columnsOf, decoderOf, rowsOf, type Selects } from './select'
 import type { MessagesBase } from './webhooks'
 
@@ -12,63 +11,31 @@ const decode = decoderOf(channels)
 
 /** The channel of a row as a database gives it. */
 export function toChannel(found: unknown): Channel {
-  const row = decode(found)
-  const { id, network, chargedAtomic, signedAtomic, signature, reservedId, reservedAtomic } = row
-  const { reservedSignature, reservedFingerprint, reservedAt } = row
+  const { id, network, chargedAtomic, signedAtomic, signature, ...row } = decode(found)
+  const { reservedId, reservedAtomic, reservedSignature, reservedFingerprint, reservedAt } = row
+  const { balanceAtomic, claimedAtomic, withdrawAt, refundNonce, syncedAt, usedAt } = row
+  const { payer, payerAuthorizer, receiver, receiverAuthorizer, token, withdrawDelay, salt } = row
   return {
-    id,
-    network,
-    config: {
-      payer: row.payer,
-      payerAuthorizer: row.payerAuthorizer,
-      receiver: row.receiver,
-      receiverAuthorizer: row.receiverAuthorizer,
-      token: row.token,
-      withdrawDelay: row.withdrawDelay,
-      salt: row.salt,
-    },
-    chargedAtomic,
-    signed:
-      signedAtomic === null || signature === null
-        ? undefined
-        : { maxAtomic: signedAtomic, signature },
-    reserved:
-      reservedId === null ||
-      reservedAtomic === null ||
-      reservedSignature === null ||
-      reservedFingerprint === null ||
-      reservedAt === null
-        ? undefined
-        : {
-            id: reservedId,
-            maxAtomic: reservedAtomic,
-            signature: reservedSignature,
-            fingerprint: reservedFingerprint,
-            at: reservedAt,
-          },
-    balanceAtomic: row.balanceAtomic,
-    claimedAtomic: row.claimedAtomic,
-    withdrawAt: row.withdrawAt ?? undefined,
-    refundNonce: row.refundNonce,
-    syncedAt: row.syncedAt,
-    usedAt: row.usedAt,
-    createdAt: row.createdAt,
+    ...{ id, network, chargedAtomic, balanceAtomic, claimedAtomic, refundNonce },
+    ...{ syncedAt, usedAt, createdAt: row.createdAt },
+    config: { payer, payerAuthorizer, receiver, receiverAuthorizer, token, withdrawDelay, salt },
+    withdrawAt: withdrawAt ?? undefined,
+    signed: allOf({ maxAtomic: signedAtomic, signature }),
+    reserved: allOf({
+      id: reservedId,
+      maxAtomic: reservedAtomic,
+      signature: reservedSignature,
+      fingerprint: reservedFingerprint,
+      at: reservedAt,
+    }),
   }
 }
 
-/** The row of a channel that was not known. */
-function channelRow(
-  { id, network, config }: Pick<Channel, 'id' | 'network' | 'config'>,
-  { withdrawAt, ...state }: OnChain,
-  now: number,
-): ChannelRow {
-  return {
-    ...{ ...config, ...state, id, network },
-    ...{ chargedAtomic: state.claimedAtomic, signedAtomic: null, signature: null },
-    ...{ reservedId: null, reservedAtomic: null, reservedSignature: null },
-    ...{ reservedFingerprint: null, reservedAt: null, withdrawAt: withdrawAt ?? null },
-    ...{ syncedAt: now, usedAt: now, createdAt: now },
-  }
+type Known<T> = { [Name in keyof T]: NonNullable<T[Name]> }
+
+/** Columns of which all or none are null. */
+function allOf<T extends object>(columns: T): Known<T> | undefined {
+  return Object.values(columns).includes(null) ? undefined : (columns as Known<T>)
 }
 
 /** As in the partial index, so that it is clear that it has these rows. */
@@ -81,33 +48,43 @@ function unclaimedOf({ number }: Dialect): string {
     - ${number('claimed_atomic')})`
 }
 
-export type TotalsRow = Omit<ChannelTotals, 'unclaimedAtomic'> & { unclaimed: string }
-
-/** The text that reads `TotalsRow`. */
-export function totalsSql(dialect: Dialect): string {
+/** Reads the totals of the open channels by network. */
+export function createTotals({ dialect, select }: Selects) {
   const unclaimed = unclaimedOf(dialect)
-  return `SELECT network, count(*) AS channels, count(withdraw_at) AS withdrawals,
+  const totals = select<Omit<ChannelTotals, 'unclaimedAtomic'> & { unclaimed: string }>(
+    `SELECT network, count(*) AS channels, count(withdraw_at) AS withdrawals,
       CAST(sum(CASE WHEN ${unclaimed} > 0 THEN ${unclaimed} ELSE 0 END) AS TEXT) AS unclaimed,
       count(CASE WHEN ${unclaimed} > 0 THEN withdraw_at END) AS "unsafeWithdrawals"
-    FROM channels WHERE ${isOpen} GROUP BY network ORDER BY network`
+    FROM channels WHERE ${isOpen} GROUP BY network ORDER BY network`,
+  )
+  return async (): Promise<readonly ChannelTotals[]> =>
+    (await totals()).map(({ unclaimed, ...row }) => ({
+      ...row,
+      unclaimedAtomic: BigInt(unclaimed),
+    }))
 }
 
-export function totalsOf({ unclaimed, ...row }: TotalsRow): ChannelTotals {
-  return { ...row, unclaimedAtomic: BigInt(unclaimed) }
+type Agreed = Pick<Channel, 'id' | 'network' | 'config'>
+
+export type ChannelRows = ReturnType<typeof createChannelRows>
+
+/**
+ * Reads, and writes that may run twice. A channel is open while it has money: a balance that is not
+ * claimed, or a withdrawal. What is unclaimed is what was charged of that balance.
+ */
+export function createChannelRows({ change, ...selects }: MessagesBase) {
+  return { ...createReads(selects), ...createChanges(change) }
 }
 
-/** Payments of a channel that are searched for a voucher. */
-const spentMax = 2_000
-
-export function createChannelReads(selects: Selects) {
+function createReads(selects: Selects) {
   const { dialect, select } = selects
+  const { fold, any } = dialect
   const { all, one } = rowsOf(selects, channels, toChannel)
   const unclaimed = unclaimedOf(dialect)
   const byId = one('WHERE id = $id')
-  const isAfter = '(created_at, id) > (CAST($at AS BIGINT), CAST($after AS TEXT))'
-  const oldest = `AND ${isAfter} ORDER BY created_at, id LIMIT $limit`
-  const open = all(`WHERE ${isOpen} ${oldest}`)
-  const openOf = all(`WHERE ${isOpen} AND network = $network ${oldest}`)
+  const open = all(`WHERE ${isOpen} AND network = $network
+      AND (created_at, id) > (CAST($at AS BIGINT), CAST($after AS TEXT))
+    ORDER BY created_at, id LIMIT $limit`)
   const list = all(`WHERE (created_at, id) < (CAST($at AS BIGINT), CAST($before AS TEXT))
     ORDER BY created_at DESC, id DESC LIMIT $limit`)
   const owed = all(`WHERE ${isOpen} AND network = $network AND signature IS NOT NULL
@@ -115,49 +92,52 @@ export function createChannelReads(selects: Selects) {
     ORDER BY ${unclaimed} DESC, id LIMIT $limit`)
   const withdrawals = all(`WHERE ${isOpen} AND withdraw_at IS NOT NULL
     ORDER BY withdraw_at, id LIMIT $limit`)
-  const totals = select<TotalsRow>(totalsSql(dialect))
   const authorizers = select<{ authorizer: Address; channels: number }>(
-    `SELECT ${dialect.any('receiver_authorizer')} AS authorizer, count(*) AS channels
-     FROM channels WHERE ${isOpen} GROUP BY ${dialect.fold('receiver_authorizer')}
-     ORDER BY ${dialect.fold('receiver_authorizer')}`,
+    `SELECT ${any('receiver_authorizer')} AS authorizer, count(*) AS channels
+     FROM channels WHERE ${isOpen} GROUP BY ${fold('receiver_authorizer')}
+     ORDER BY ${fold('receiver_authorizer')}`,
   )
-  const { fold } = dialect
   const receivers = select<{ receiver: Address; token: Address }>(
-    `SELECT ${dialect.any('receiver')} AS receiver, ${dialect.any('token')} AS token
+    `SELECT ${any('receiver')} AS receiver, ${any('token')} AS token
      FROM channels WHERE network = $network GROUP BY ${fold('receiver')}, ${fold('token')}`,
   )
-  const spent = select(
-    `SELECT id FROM (
-       SELECT id, signature FROM payments
-       WHERE network = $network AND ${fold('asset')} = ${fold('$asset')}
-         AND ${fold('payer')} = ${fold('$payer')} AND nonce >= $first AND nonce < $end
-       ORDER BY nonce DESC LIMIT ${spentMax}) AS newest
-     WHERE signature = $signature LIMIT 1`,
+  // By the index of the money: the nonces begin with the id of the channel.
+  const charges = select<{ id: string }>(
+    `SELECT id FROM payments
+    WHERE network = $network AND ${fold('asset')} = ${fold('$token')}
+      AND ${fold('payer')} = ${fold('$payer')} AND nonce >= $first AND nonce < $end
+    ORDER BY nonce DESC LIMIT $limit`,
   )
   const find = (id: Hex) => byId({ id: id.toLowerCase() })
-  const reads: Omit<ChannelLedger, keyof ChannelChanges | 'reserve' | 'charge'> = {
+  return {
     find,
-    async open({ network, after = '0x', limit }) {
+    /** The open ones of a network, the oldest first, after an id. */
+    async open(network: Network.Id, limit: number, after: Hex = '0x') {
       const at = (await find(after))?.createdAt ?? 0
-      const page = { at, after, limit }
-      return network === undefined ? open(page) : openOf({ ...page, network })
+      return open({ network, at, after, limit })
     },
-    async list({ before = '0x', limit }) {
+    /** All, the newest first. `before`: only those after this one in the list. */
+    async list({ before = '0x', limit }: { before?: Hex | undefined; limit: number }) {
       const at = (await find(before))?.createdAt ?? Number.MAX_SAFE_INTEGER
       return list({ at, before, limit })
     },
+    /** Those with unclaimed money and its voucher, the most first. */
     unclaimed: (network: Network.Id, limit: number) => owed({ network, limit }),
+    /** Those with a withdrawal, the oldest one first. */
     withdrawals: (limit: number) => withdrawals({ limit }),
-    totals: async () => (await totals()).map(totalsOf),
+    /** Of the open ones. */
+    totals: createTotals(selects),
+    /** The accounts that sign claims of the open channels. */
     authorizers: () => authorizers(),
+    /** Whom channels of a network pay, also those that are closed, and in what. Reads all of them. */
     receivers: (network: Network.Id) => receivers({ network }),
-    async isSpent({ id, network, config: { token: asset, payer }, chargedAtomic }, signature) {
+    /** Ids of the newest payments of a channel. */
+    async charges({ id, network, config, chargedAtomic }: Channel, limit: number) {
+      const { token, payer } = config
       const range = { first: nonceOf(id, 0n), end: nonceOf(id, chargedAtomic) }
-      const paid = { network, asset, payer, signature: signature.toLowerCase() }
-      return (await spent({ ...paid, ...range })).length > 0
+      return (await charges({ network, token, payer, ...range, limit })).map((each) => each.id)
     },
   }
-  return reads
 }
 
 /** `one` is a smaller decimal than `other`. */
@@ -172,61 +152,75 @@ const reservedColumns = columnsOf(channels)
 /** What ends a reservation. */
 export const unreserved = reservedColumns.map((name) => `${name} = NULL`).join(', ')
 
+/** Ends the reservations of requests. A refund stays reserved: its transaction may have been sent. */
+export const releaseRequests = `UPDATE channels SET ${unreserved}
+  WHERE ${isOpen} AND reserved_id NOT LIKE 'refund:%'`
+
 const isRaised = isBelow('charged_atomic', '$claimed')
 const isOfRefund = "substr(reserved_id, 1, 7) = 'refund:'"
-const isUseless = `(CASE WHEN ${isOfRefund} THEN reserved_id <> 'refund:' || $refundNonce ELSE ${isRaised} END
-  OR (CAST($balance AS TEXT) = $claimed AND CAST($withdrawAt AS BIGINT) IS NULL))`
+const isRefunded = isBelow('substr(reserved_id, 8)', '$refundNonce')
+const isUseless = `CASE WHEN ${isOfRefund} THEN ${isRefunded} ELSE ${isRaised} END`
+const isEmpty = '(CAST($balance AS TEXT) = $claimed AND CAST($withdrawAt AS BIGINT) IS NULL)'
 
-type ChannelChanges = Pick<ChannelLedger, 'insert' | 'sync' | 'release'>
-
-/** Writes that are one statement for both databases, and that may run twice. */
-export function createChannelChanges(change: MessagesBase['change']) {
-  const insert = change<object>(
+function createChanges(change: MessagesBase['change']) {
+  const insert = change(
     'soon',
-    `INSERT INTO channels (${columnsOf(channels)
-      .map(({ column }) => column.name)
-      .join(', ')})
-     VALUES (${columnsOf(channels)
-       .map(({ key }) => `$${key}`)
-       .join(', ')})
+    `INSERT INTO channels (id, network, payer, payer_authorizer, receiver, receiver_authorizer,
+       token, withdraw_delay, salt, charged_atomic, balance_atomic, claimed_atomic, withdraw_at,
+       refund_nonce, synced_at, used_at, created_at)
+     VALUES ($id, $network, $payer, $payerAuthorizer, $receiver, $receiverAuthorizer,
+       $token, $withdrawDelay, $salt, $claimed, $balance, $claimed, $withdrawAt,
+       $refundNonce, $now, $now, $now)
      ON CONFLICT DO NOTHING RETURNING id`,
   )
-  const sync = change<object>(
+  const sync = change(
     'soon',
     `UPDATE channels SET
        charged_atomic = CASE WHEN ${isRaised} THEN $claimed ELSE charged_atomic END,
        signed_atomic = CASE WHEN NOT ${isBelow('signed_atomic', '$claimed')} THEN signed_atomic END,
        signature = CASE WHEN NOT ${isBelow('signed_atomic', '$claimed')} THEN signature END,
-       ${reservedColumns.map((name) => `${name} = CASE WHEN NOT ${isUseless} THEN ${name} END`).join(', ')},
-       balance_atomic = $balance, claimed_atomic = $claimed, withdraw_at = $withdrawAt,
+       ${reservedColumns.map((name) => `${name} = CASE WHEN NOT (${isUseless}) THEN ${name} END`).join(', ')},
+       balance_atomic = CASE WHEN ${isEmpty} AND NOT (${isOfRefund} OR ${isRaised})
+         THEN reserved_atomic ELSE $balance END,
+       claimed_atomic = $claimed, withdraw_at = $withdrawAt,
        refund_nonce = $refundNonce, synced_at = $now
      WHERE id = $id RETURNING *`,
   )
-  const release = change<object>(
+  const release = change(
     'soon',
     `UPDATE channels SET ${unreserved} WHERE id = $id AND reserved_id = $reservationId RETURNING id`,
   )
-  const changes: ChannelChanges = {
-    async insert(channel, state, now) {
-      const row: Readonly<Record<string, unknown>> = channelRow(channel, state, now)
-      const values = columnsOf(channels).map(({ key, toDriver }) => {
-        const value = row[key] ?? null
-        return [key, value === null || toDriver === undefined ? value : toDriver(value)]
-      })
-      return (await insert(Object.fromEntries(values))).length > 0
+  return {
+    /** Stores a channel from the chain: charged is what was claimed. False when it is known. */
+    async insert({ id, network, config }: Agreed, state: OnChain, now: number) {
+      const { salt, ...terms } = config
+      const own = { ...terms, network, id: id.toLowerCase(), salt: salt.toLowerCase() }
+      return (await insert({ ...own, ...valuesOf(state, now) })).length > 0
     },
-    async sync(id, { balanceAtomic, claimedAtomic, withdrawAt, refundNonce }, now) {
-      const [row] = await sync({
-        ...{ id: id.toLowerCase(), now, withdrawAt: withdrawAt ?? null },
-        ...{ balance: String(balanceAtomic), claimed: String(claimedAtomic) },
-        refundNonce: String(refundNonce),
-      })
+    /**
+     * Stores what the chain has. Where more was claimed than charged, as after a restored backup,
+     * charged is raised to it, and the reservation of a request ends. Of a channel that is shown as empty,
+     * what a request has reserved counts: a node may be behind the deposit, and only of an open channel is
+     * it released when the process is gone. A greater voucher has it read again. Undefined: not known.
+     */
+    async sync(id: Hex, state: OnChain, now: number) {
+      const [row] = await sync({ id: id.toLowerCase(), ...valuesOf(state, now) })
       return row && toChannel(row)
     },
-    release: async (id, reservationId) =>
+    /** False when another reservation, or none, is there. */
+    release: async (id: Hex, reservationId: string) =>
       (await release({ id: id.toLowerCase(), reservationId })).length > 0,
   }
-  return changes
+}
+
+function valuesOf(state: OnChain, now: number) {
+  return {
+    balance: String(state.balanceAtomic),
+    claimed: String(state.claimedAtomic),
+    withdrawAt: state.withdrawAt ?? null,
+    refundNonce: String(state.refundNonce),
+    now,
+  }
 }
 
 /** What was charged before a payment of a channel, which is in its nonce. */

@@ -147,7 +147,7 @@ const transactionKinds = [
   'channel',
   'cancel',
 ] as const
-const products = ['gateway', 'facilitator', 'desk', 'sponsor'] as const
+const products = ['gateway', 'facilitator', 'desk', 'sponsor', 'channels'] as const
 
 export const payments = table(
   'payments',
@@ -987,15 +987,13 @@ export const channels = table(
       'channels_signed',
       sql`(${self.signedAtomic} IS NULL) = (${self.signature} IS NULL) AND (${self.signedAtomic} IS NULL OR (${isDecimal(self.signedAtomic)} AND (${isAtMost(self.chargedAtomic, self.signedAtomic)})))`,
     ),
-    // Only an open channel has a reservation, so the index finds those that a process has left.
+    // Only an open channel has a request, so the index finds those that a process has left.
     check(
       'channels_reserved',
-      sql`(${self.reservedId} IS NULL) = (${self.reservedAtomic} IS NULL) AND (${self.reservedId} IS NULL) = (${self.reservedSignature} IS NULL) AND (${self.reservedId} IS NULL) = (${self.reservedFingerprint} IS NULL) AND (${self.reservedId} IS NULL) = (${self.reservedAt} IS NULL) AND (${self.reservedAtomic} IS NULL OR (${isDecimal(self.reservedAtomic)})) AND (${self.reservedId} IS NULL OR ${self.balanceAtomic} <> ${self.claimedAtomic} OR ${self.withdrawAt} IS NOT NULL)`,
+      sql`(${self.reservedId} IS NULL) = (${self.reservedAtomic} IS NULL) AND (${self.reservedId} IS NULL) = (${self.reservedSignature} IS NULL) AND (${self.reservedId} IS NULL) = (${self.reservedFingerprint} IS NULL) AND (${self.reservedId} IS NULL) = (${self.reservedAt} IS NULL) AND (${self.reservedAtomic} IS NULL OR (${isDecimal(self.reservedAtomic)})) AND (${self.reservedId} IS NULL OR ${self.reservedId} LIKE 'refund:%' OR ${self.balanceAtomic} <> ${self.claimedAtomic} OR ${self.withdrawAt} IS NOT NULL)`,
     ),
   ],
 )
-
-export type ChannelRow = typeof channels.$inferSelect
 
 /**
  * What wallets may have without a further payment, with its counters. The table has no rowid, which the

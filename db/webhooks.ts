@@ -1,8 +1,7 @@
 import type * as Network from '../src/protocol/Network'
 import { dayMs, hourMs } from '../src/protocol/Time'
 import type { EventType } from '../src/protocol/Webhook'
-import type { Product } from './Payment'
-import { webhooks } from './schema'
+import { type GasProduct, webhooks } from './schema'
 import { columnsIn, decoderOf, rowsOf, type Selects, type Values } from './select'
 
 /** An event as it is written. Ids are made from it, so that the same event has the same id. */
@@ -24,7 +23,7 @@ export type WebhookEvent = {
 export type Subscriptions = {
   endpoints: readonly Subscription[]
   /** Gas of a UTC day, by product. Reaching it is the event `budget.spent`. */
-  gasPerDay: readonly { network: Network.Id; product: Product; wei: bigint }[]
+  gasPerDay: readonly { network: Network.Id; product: GasProduct; wei: bigint }[]
 }
 
 /** An alert for one place, which is an endpoint with few messages. */

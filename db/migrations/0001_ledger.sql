@@ -21,7 +21,7 @@ CREATE TABLE `gas_spent` (
 	`wei` text NOT NULL,
 	`wasted_wei` text DEFAULT '0' NOT NULL,
 	PRIMARY KEY(`network`, `product`, `day`),
-	CONSTRAINT "gas_spent_product" CHECK("gas_spent"."product" IN ('gateway', 'facilitator', 'desk', 'sponsor')),
+	CONSTRAINT "gas_spent_product" CHECK("gas_spent"."product" IN ('gateway', 'facilitator', 'desk', 'sponsor', 'channels')),
 	CONSTRAINT "gas_spent_day" CHECK("gas_spent"."day" GLOB '[0-9][0-9][0-9][0-9]-[01][0-9]-[0-3][0-9]'),
 	CONSTRAINT "gas_spent_wei" CHECK(typeof("gas_spent"."wei") = 'text' AND "gas_spent"."wei" <> '' AND "gas_spent"."wei" NOT GLOB '*[^0-9]*' AND ("gas_spent"."wei" = '0' OR "gas_spent"."wei" NOT GLOB '0*')),
 	CONSTRAINT "gas_spent_wasted_wei" CHECK(typeof("gas_spent"."wasted_wei") = 'text' AND "gas_spent"."wasted_wei" <> '' AND "gas_spent"."wasted_wei" NOT GLOB '*[^0-9]*' AND ("gas_spent"."wasted_wei" = '0' OR "gas_spent"."wasted_wei" NOT GLOB '0*'))
@@ -156,7 +156,7 @@ CREATE TABLE `transactions` (
 	CONSTRAINT "transactions_network" CHECK("transactions"."network" GLOB 'eip155:[1-9]*'),
 	CONSTRAINT "transactions_nonce_range" CHECK("transactions"."nonce" >= 0),
 	CONSTRAINT "transactions_kind" CHECK("transactions"."kind" IN ('payment', 'batch', 'swap', 'refund', 'grant', 'approve', 'channel', 'cancel')),
-	CONSTRAINT "transactions_product" CHECK("transactions"."product" IN ('gateway', 'facilitator', 'desk', 'sponsor')),
+	CONSTRAINT "transactions_product" CHECK("transactions"."product" IN ('gateway', 'facilitator', 'desk', 'sponsor', 'channels')),
 	CONSTRAINT "transactions_addresses" CHECK(length(unhex(substr("transactions"."relayer", 3))) IS 20 AND "transactions"."relayer" GLOB '0x*' AND length(unhex(substr("transactions"."to", 3))) IS 20 AND "transactions"."to" GLOB '0x*'),
 	CONSTRAINT "transactions_raw" CHECK("transactions"."raw" GLOB '0x02*'),
 	CONSTRAINT "transactions_fees" CHECK(typeof("transactions"."gas_limit") = 'text' AND "transactions"."gas_limit" <> '' AND "transactions"."gas_limit" NOT GLOB '*[^0-9]*' AND ("transactions"."gas_limit" = '0' OR "transactions"."gas_limit" NOT GLOB '0*') AND typeof("transactions"."max_fee_wei") = 'text' AND "transactions"."max_fee_wei" <> '' AND "transactions"."max_fee_wei" NOT GLOB '*[^0-9]*' AND ("transactions"."max_fee_wei" = '0' OR "transactions"."max_fee_wei" NOT GLOB '0*') AND typeof("transactions"."max_tip_wei") = 'text' AND "transactions"."max_tip_wei" <> '' AND "transactions"."max_tip_wei" NOT GLOB '*[^0-9]*' AND ("transactions"."max_tip_wei" = '0' OR "transactions"."max_tip_wei" NOT GLOB '0*')),
@@ -246,7 +246,7 @@ CREATE TABLE `jobs` (
 	`created_at` integer NOT NULL,
 	`ended_at` integer,
 	CONSTRAINT "jobs_kind" CHECK("jobs"."kind" IN ('swap', 'refund', 'grant', 'allowance', 'channel')),
-	CONSTRAINT "jobs_product" CHECK("jobs"."product" IN ('gateway', 'facilitator', 'desk', 'sponsor')),
+	CONSTRAINT "jobs_product" CHECK("jobs"."product" IN ('gateway', 'facilitator', 'desk', 'sponsor', 'channels')),
 	CONSTRAINT "jobs_network" CHECK("jobs"."network" GLOB 'eip155:[1-9]*'),
 	CONSTRAINT "jobs_nonce" CHECK("jobs"."nonce" >= 0),
 	CONSTRAINT "jobs_addresses" CHECK(length(unhex(substr("jobs"."relayer", 3))) IS 20 AND "jobs"."relayer" GLOB '0x*' AND length(unhex(substr("jobs"."to", 3))) IS 20 AND "jobs"."to" GLOB '0x*'),
@@ -478,7 +478,7 @@ CREATE TABLE `channels` (
 	CONSTRAINT "channels_chain" CHECK(typeof("channels"."balance_atomic") = 'text' AND "channels"."balance_atomic" <> '' AND "channels"."balance_atomic" NOT GLOB '*[^0-9]*' AND ("channels"."balance_atomic" = '0' OR "channels"."balance_atomic" NOT GLOB '0*') AND typeof("channels"."claimed_atomic") = 'text' AND "channels"."claimed_atomic" <> '' AND "channels"."claimed_atomic" NOT GLOB '*[^0-9]*' AND ("channels"."claimed_atomic" = '0' OR "channels"."claimed_atomic" NOT GLOB '0*') AND typeof("channels"."refund_nonce") = 'text' AND "channels"."refund_nonce" <> '' AND "channels"."refund_nonce" NOT GLOB '*[^0-9]*' AND ("channels"."refund_nonce" = '0' OR "channels"."refund_nonce" NOT GLOB '0*')),
 	CONSTRAINT "channels_charged" CHECK(typeof("channels"."charged_atomic") = 'text' AND "channels"."charged_atomic" <> '' AND "channels"."charged_atomic" NOT GLOB '*[^0-9]*' AND ("channels"."charged_atomic" = '0' OR "channels"."charged_atomic" NOT GLOB '0*') AND (length("channels"."claimed_atomic") < length("channels"."charged_atomic") OR (length("channels"."claimed_atomic") = length("channels"."charged_atomic") AND "channels"."claimed_atomic" <= "channels"."charged_atomic"))),
 	CONSTRAINT "channels_signed" CHECK(("channels"."signed_atomic" IS NULL) = ("channels"."signature" IS NULL) AND ("channels"."signed_atomic" IS NULL OR (typeof("channels"."signed_atomic") = 'text' AND "channels"."signed_atomic" <> '' AND "channels"."signed_atomic" NOT GLOB '*[^0-9]*' AND ("channels"."signed_atomic" = '0' OR "channels"."signed_atomic" NOT GLOB '0*') AND (length("channels"."charged_atomic") < length("channels"."signed_atomic") OR (length("channels"."charged_atomic") = length("channels"."signed_atomic") AND "channels"."charged_atomic" <= "channels"."signed_atomic"))))),
-	CONSTRAINT "channels_reserved" CHECK(("channels"."reserved_id" IS NULL) = ("channels"."reserved_atomic" IS NULL) AND ("channels"."reserved_id" IS NULL) = ("channels"."reserved_signature" IS NULL) AND ("channels"."reserved_id" IS NULL) = ("channels"."reserved_fingerprint" IS NULL) AND ("channels"."reserved_id" IS NULL) = ("channels"."reserved_at" IS NULL) AND ("channels"."reserved_atomic" IS NULL OR (typeof("channels"."reserved_atomic") = 'text' AND "channels"."reserved_atomic" <> '' AND "channels"."reserved_atomic" NOT GLOB '*[^0-9]*' AND ("channels"."reserved_atomic" = '0' OR "channels"."reserved_atomic" NOT GLOB '0*'))) AND ("channels"."reserved_id" IS NULL OR "channels"."balance_atomic" <> "channels"."claimed_atomic" OR "channels"."withdraw_at" IS NOT NULL))
+	CONSTRAINT "channels_reserved" CHECK(("channels"."reserved_id" IS NULL) = ("channels"."reserved_atomic" IS NULL) AND ("channels"."reserved_id" IS NULL) = ("channels"."reserved_signature" IS NULL) AND ("channels"."reserved_id" IS NULL) = ("channels"."reserved_fingerprint" IS NULL) AND ("channels"."reserved_id" IS NULL) = ("channels"."reserved_at" IS NULL) AND ("channels"."reserved_atomic" IS NULL OR (typeof("channels"."reserved_atomic") = 'text' AND "channels"."reserved_atomic" <> '' AND "channels"."reserved_atomic" NOT GLOB '*[^0-9]*' AND ("channels"."reserved_atomic" = '0' OR "channels"."reserved_atomic" NOT GLOB '0*'))) AND ("channels"."reserved_id" IS NULL OR "channels"."reserved_id" LIKE 'refund:%' OR "channels"."balance_atomic" <> "channels"."claimed_atomic" OR "channels"."withdraw_at" IS NOT NULL))
 );
 CREATE INDEX `channels_created` ON `channels` (`created_at`,`id`);
 CREATE INDEX `channels_open` ON `channels` (`network`,`created_at`,`id`) WHERE balance_atomic <> claimed_atomic OR withdraw_at IS NOT NULL;

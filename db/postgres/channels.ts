@@ -1,15 +1,16 @@
-import type { Hex } from 'viem'
-import { baseOf, createChannelChanges, createChannelReads, toChannel } from '../channels'
+import { baseOf, createChannelRows, releaseRequests, toChannel } from '../channels'
 import { entitlementRow } from '../entitlements'
 import type { ChannelLedger } from '../Ledger'
 import type { Payment } from '../Payment'
 import { paymentOf } from '../rows'
-import { entitlements, payments } from '../schema'
+import { entitlements, type PaymentRow, payments } from '../schema'
 import type { Parts } from './parts'
 import { selectsOf } from './reader'
-import { type Json, rowText, toJson } from './rows'
+import { type Json, reservationOf, rowText, toJson } from './rows'
 import { confirmedEvents } from './settling'
 import { changeOf } from './webhooks'
+
+const isLeft = 'NOT EXISTS (SELECT 1 FROM gateways WHERE gateways.id = reserved_by)'
 
 /** Payment channels, whose vouchers all gateways share. */
 export function createChannels({
@@ -21,50 +22,34 @@ export function createChannels({
   recover(): Promise<void>
 } {
   return {
-    ...createChannelReads(selectsOf(reader)),
-    ...createChannelChanges(changeOf({ commits })),
-    recover: () => commits.add({ call: 'release_channels', input: {}, key: '' }),
+    ...createChannelRows({ ...selectsOf(reader), change: changeOf({ commits }) }),
+    async recover() {
+      await commits.run('commit', `${releaseRequests} AND ${isLeft}`, [])
+    },
     // The server may crash, or a standby may take its place, while this process makes the answer. The
     // charge of a stream would find no reservation.
-    reserve(channelId, { baseAtomic, reserved }) {
-      const id = channelId.toLowerCase()
-      const { maxAtomic, signature, ...request } = reserved
-      const voucher = { atomic: String(maxAtomic), signature: signature.toLowerCase() }
+    reserve(reservation) {
       return commits.add({
         call: 'reserve_channel',
-        input: { id, base: String(baseAtomic), reserved: { ...request, ...voucher }, by },
-        key: id,
+        input: { ...reservationOf(reservation), by },
+        key: reservation.channelId.toLowerCase(),
         read: (value) =>
           value === true ? 'reserved' : value === null ? undefined : toChannel(value),
       })
     },
-    charge({ channelId, reservationId: reservation, payment, rows }) {
-      const id: Hex = `0x${channelId.slice(2).toLowerCase()}`
-      const base = baseOf(payment)
-      const amounts = { base: String(base), charged: String(base + payment.amountAtomic) }
+    charge({ row, rows }) {
+      const base = baseOf(row)
+      const amounts = { base: String(base), charged: String(base + row.amountAtomic) }
       const entitlement =
-        rows && 'entitles' in rows
-          ? toJson(entitlements, entitlementRow(rows.entitles, payment))
-          : null
+        rows && 'entitles' in rows ? toJson(entitlements, entitlementRow(rows.entitles, row)) : null
       const stored = (value: Json): Payment | undefined => {
-        if (value === null) return undefined
-        const { nonce, key } = value as { nonce: Hex; key: boolean }
-        return paymentOf({
-          ...{ ...payment, nonce },
-          idempotencyKey: key ? payment.idempotencyKey : null,
-        })
+        const written = value as Pick<PaymentRow, 'nonce' | 'idempotencyKey'> | null
+        return written === null ? undefined : paymentOf({ ...row, ...written })
       }
       return commits.add({
         call: 'charge_channel',
-        input: {
-          id,
-          reservation,
-          ...amounts,
-          payment: rowText(payments, payment),
-          by,
-          entitlement,
-        },
-        key: id,
+        input: { ...amounts, payment: rowText(payments, row), by, entitlement },
+        key: row.transactionHash.toLowerCase(),
         read: stored,
         events: {
           types: ['payment.confirmed'],

@@ -1,4 +1,5 @@
 import type { Table } from 'drizzle-orm'
+import type { Reservation } from '../Channel'
 import { type Columns, columnsOf, type Values } from '../select'
 
 /** A value of JSON, as PostgreSQL takes and gives it. */
@@ -94,4 +95,18 @@ function encoded(value: string | number | null): string | number | null {
 /** A text without what PostgreSQL refuses in texts: NUL, and halves of a surrogate pair. */
 function storable(text: string): string {
   return text.toWellFormed().replaceAll('\0', '\ufffd')
+}
+
+/** The input of `reserve_channel`. */
+export function reservationOf({
+  channelId,
+  baseAtomic,
+  reserved: { maxAtomic, signature, ...request },
+}: Reservation): Readonly<Record<string, Json>> {
+  const voucher = { atomic: String(maxAtomic), signature: signature.toLowerCase() }
+  return {
+    id: channelId.toLowerCase(),
+    base: String(baseAtomic),
+    reserved: { ...request, ...voucher },
+  }
 }

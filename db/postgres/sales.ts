@@ -1,4 +1,4 @@
-import { type TotalsRow, totalsOf, totalsSql } from '../channels'
+import { createTotals } from '../channels'
 import { postgres as dialect } from '../dialect'
 import {
   type AssetRow,
@@ -13,6 +13,7 @@ import {
   salesSql,
 } from '../sales'
 import type { Parts } from './parts'
+import { selectsOf } from './reader'
 import { positional } from './rows'
 
 /** Twin: db/sqlite/sales.ts. */
@@ -29,7 +30,7 @@ export function createSales({ commits, reader }: Pick<Parts, 'commits' | 'reader
     },
     requestsOf: (day) => reader.all(...positional(sql.requests, { day })),
     buyersOf: (span) => reader.all<BuyerRow>(...positional(sql.buyers, buyersIn(span))),
-    channels: async () => (await reader.all<TotalsRow>(totalsSql(dialect))).map(totalsOf),
+    channels: createTotals(selectsOf(reader)),
     firstAt: async () => firstOf(await reader.one<FirstRow>(sql.first)),
     assets: () => reader.all<AssetRow>(sql.assets),
     addRequests: (day, counts, keptFrom) =>

@@ -44,7 +44,7 @@ import { eventsOf, rideOf, typesOf } from './orders'
 import { type Parts, payerLock } from './parts'
 import type { Selected } from './reader'
 import { refundedEvents } from './refunds'
-import { arrayText, type Json, rowText, toJson } from './rows'
+import { arrayText, type Json, reservationOf, rowText, toJson } from './rows'
 import { dayOf, type Gas, type GasSum } from './sums'
 
 const decodeTransaction = decoderOf(transactions)
@@ -491,7 +491,7 @@ export const productRows = {
     const unpaid = { paymentId: '', settlementTx: '0x' } as const
     return { order: toJson(orders, { ...newOrderRow(order), ...unpaid }), quota: quota ?? null }
   },
-  /** The rider of `ride_order`, `ride_grant`, which set the transaction, or `ride_refund`. */
+  /** The rider of `ride_order`, `ride_grant`, which set the transaction, `ride_refund` or `reserve_channel`. */
   rider(rider: JobRider): Json {
     if (rider.kind === 'order') {
       const { kind, ride, confirmed, withoutEffect = [] } = rider
@@ -501,6 +501,7 @@ export const productRows = {
       const { kind, paymentId: confirmed, attempts } = rider
       return { kind, confirmed, attempts }
     }
+    if (rider.kind === 'reserve') return { kind: rider.kind, ...reservationOf(rider) }
     const { budget, isSigned, isTopUp, row } = rider.grant
     const unsent = { transactionHash: '0x' } as const
     return {
@@ -520,7 +521,7 @@ export const productRows = {
     /** `ridden`: what the function of the rider returned. */
     of(rider: JobRider, ridden: Json): readonly WebhookEvent[] {
       if (rider.kind === 'order') return eventsOf(rider.ride.kind, ridden)
-      if (rider.kind === 'repay') return []
+      if (rider.kind !== 'grant') return []
       const event = Event.grantsSpent(rider.grant, tallyOf(ridden))
       return event === undefined ? [] : [event]
     },

@@ -1,9 +1,9 @@
+import type { Reservation } from '../Channel'
 import {
   baseOf,
-  createChannelChanges,
-  createChannelReads,
+  createChannelRows,
   isBelow,
-  isOpen,
+  releaseRequests,
   toChannel,
   unreserved,
 } from '../channels'
@@ -16,64 +16,64 @@ import type { Group } from './write'
 
 type Uses = {
   group: Group
+  reserve: ReturnType<typeof createReserve>
   /** Inserts a payment that is confirmed and being delivered, with its rows and events. */
   insertCharged: (payment: NewPayment) => Payment
 }
 
 /** Payment channels. Twin of the changes here: db/postgres/functions/channels.sql. */
-export function createChannels(db: Db, { group, insertCharged }: Uses): ChannelLedger {
+export function createChannels(db: Db, { group, reserve, insertCharged }: Uses): ChannelLedger {
   const find = statement(db, 'SELECT * FROM channels WHERE id = ?')
+  const kept = (signed: string, reserved: string) =>
+    `CASE WHEN NOT ${isBelow('signed_atomic', '?3')} THEN ${signed} ELSE ${reserved} END`
+  const charge = statement(
+    db,
+    `UPDATE channels SET charged_atomic = ?3,
+       signed_atomic = ${kept('signed_atomic', 'reserved_atomic')},
+       signature = ${kept('signature', 'reserved_signature')}, ${unreserved}
+     WHERE id = ?1 AND reserved_id = ?2 AND charged_atomic = ?4
+       AND NOT ${isBelow('reserved_atomic', '?3')}`,
+  )
+  return {
+    ...createChannelRows({ ...selectsOf(db), change: changeOf(db, group) }),
+    reserve: (reservation) =>
+      group.addSoon(() => {
+        if (reserve(reservation)) return 'reserved'
+        const row = find().get(reservation.channelId.toLowerCase())
+        return row === null ? undefined : toChannel(row)
+      }),
+    charge: (payment) =>
+      group.add(() => {
+        const { id, transactionHash: channelId, amountAtomic } = payment.row
+        const base = baseOf(payment.row)
+        const amounts = [String(base + amountAtomic), String(base)]
+        const { changes } = charge().run(channelId.toLowerCase(), id, ...amounts)
+        return changes > 0 ? insertCharged(payment) : undefined
+      }),
+  }
+}
+
+/** Reserves a voucher where that is possible. Call it inside `write`. */
+export function createReserve(db: Db) {
   // By position, because a name is looked up again at each call.
   const reserve = statement(
     db,
     `UPDATE channels SET reserved_id = ?2, reserved_atomic = ?3, reserved_signature = ?4,
        reserved_fingerprint = ?5, reserved_at = ?6, used_at = ?6
-     WHERE id = ?1 AND charged_atomic = ?7 AND reserved_id IS NULL
+     WHERE id = ?1 AND charged_atomic = ?7 AND (reserved_id IS NULL OR reserved_id = ?2)
        AND balance_atomic <> claimed_atomic AND NOT ${isBelow('balance_atomic', '?3')}
        AND (?3 = ?7 OR (withdraw_at IS NULL AND ${isBelow('claimed_atomic', '?3')}))`,
   )
-  const greater = (signed: string, reserved: string) =>
-    `CASE WHEN ${isBelow('reserved_atomic', 'signed_atomic')} THEN ${signed} ELSE ${reserved} END`
-  const charge = statement(
-    db,
-    `UPDATE channels SET charged_atomic = ?3,
-       signed_atomic = ${greater('signed_atomic', 'reserved_atomic')},
-       signature = ${greater('signature', 'reserved_signature')}, ${unreserved}
-     WHERE id = ?1 AND reserved_id = ?2 AND charged_atomic = ?4
-       AND NOT ${isBelow('reserved_atomic', '?3')}`,
-  )
-  return {
-    ...createChannelReads(selectsOf(db)),
-    ...createChannelChanges(changeOf(db, group)),
-    reserve: (channelId, { baseAtomic, reserved }) =>
-      group.addSoon(() => {
-        const id = channelId.toLowerCase()
-        const { id: reservationId, maxAtomic, signature, fingerprint, at } = reserved
-        const voucher = [String(maxAtomic), signature.toLowerCase(), fingerprint, at]
-        const { changes } = reserve().run(id, reservationId, ...voucher, String(baseAtomic))
-        if (changes > 0) return 'reserved'
-        const row = find().get(id)
-        return row === null ? undefined : toChannel(row)
-      }),
-    charge: ({ channelId, reservationId, payment, rows }) =>
-      group.add(() => {
-        const base = baseOf(payment)
-        const amounts = [String(base + payment.amountAtomic), String(base)]
-        const { changes } = charge().run(channelId.toLowerCase(), reservationId, ...amounts)
-        return changes > 0 ? insertCharged({ row: payment, rows }) : undefined
-      }),
+  return ({ channelId, baseAtomic, reserved }: Reservation): boolean => {
+    const { id, maxAtomic, signature, fingerprint, at } = reserved
+    const voucher = [String(maxAtomic), signature.toLowerCase(), fingerprint, at]
+    return reserve().run(channelId.toLowerCase(), id, ...voucher, String(baseAtomic)).changes > 0
   }
 }
 
 /**
- * Releases the vouchers that requests of an earlier process had reserved. A refund stays reserved: its
- * transaction may have been sent. Call it before any reservation.
+ * Releases the vouchers that requests of an earlier process had reserved. Call it before any reservation.
  */
-export function releaseRequests(db: Db): void {
-  const release = statement(
-    db,
-    `UPDATE channels SET ${unreserved}
-     WHERE ${isOpen} AND reserved_id NOT LIKE 'refund:%'`,
-  )
-  release().run({})
+export function recoverChannels(db: Db): void {
+  statement(db, releaseRequests)().run({})
 }

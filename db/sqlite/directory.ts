@@ -1,6 +1,5 @@
 import { Database } from 'bun:sqlite'
 import {
-  chmodSync,
   closeSync,
   existsSync,
   fsyncSync,
@@ -14,6 +13,7 @@ import {
   writeSync,
 } from 'node:fs'
 import { basename, join } from 'node:path'
+import { lockFile } from '../lock'
 
 /** Name of the database in a data directory. */
 export const databaseName = 'turnpike.sqlite'
@@ -100,9 +100,9 @@ export class DatabaseLockedError extends Error {
   readonly directory: string
   readonly pid: number | undefined
 
-  constructor(directory: string, pid: number | undefined, cause: unknown) {
+  constructor(directory: string, pid: number | undefined) {
     const owner = pid === undefined ? 'another process' : `process ${pid}`
-    super(`${directory} is in use by ${owner}: stop it, or choose another --data`, { cause })
+    super(`${directory} is in use by ${owner}: stop it, or choose another --data`)
     this.directory = directory
     this.pid = pid
   }
@@ -110,28 +110,14 @@ export class DatabaseLockedError extends Error {
 
 /**
  * Locks the data directory for this process. Two gateways on one database would allocate the same
- * account nonces. The lock is the operating system's, on a small database of its own. It ends with
- * the process in every case, and needs no cleaning. Call the result to release it.
+ * account nonces. Call the result to release it.
  */
 export function lock(directory: string): () => void {
-  const file = join(directory, 'turnpike.lock')
   const pidFile = join(directory, 'turnpike.pid')
-  const holder = new Database(file, { create: true })
-  try {
-    // Kept until the connection closes; without a journal file that a kill would leave.
-    holder.run('PRAGMA busy_timeout = 0')
-    holder.run('PRAGMA locking_mode = EXCLUSIVE')
-    holder.run('PRAGMA journal_mode = MEMORY')
-    holder.run('BEGIN EXCLUSIVE')
-    holder.run('COMMIT')
-  } catch (cause) {
-    holder.close()
-    if (codeOf(cause) !== 'SQLITE_BUSY') throw cause
-    throw new DatabaseLockedError(directory, readPid(pidFile), cause)
-  }
-  chmodSync(file, 0o600)
+  const release = lockFile(join(directory, 'turnpike.lock'))
+  if (release === undefined) throw new DatabaseLockedError(directory, readPid(pidFile))
   writeFileSync(pidFile, `${process.pid}\n`, { mode: 0o600 })
-  return () => holder.close()
+  return release
 }
 
 // Only for the message: the lock does not depend on it.

@@ -6,7 +6,7 @@ import { createJobReads, createPaymentReads, createTransactionReads } from '../p
 import { createAdmin } from './admin'
 import { createAnswers } from './answers'
 import { createAuthorizationStatements, createAuthorizations } from './authorizations'
-import { createChannels, releaseRequests } from './channels'
+import { createChannels, createReserve, recoverChannels } from './channels'
 import { createEntitlements, recoverUses } from './entitlements'
 import { createGrants } from './grants'
 import { createOffers } from './offers'
@@ -45,12 +45,14 @@ export function createLedger(db: Db): Ledger {
   const riders = {
     ...{ orders: orders.riders, grants: grants.riders },
     ...{ entitlements: entitlements.riders, refunds: refunds.riders },
+    reserve: createReserve(db),
   }
   const parts = { db, group, statements, changes, riders, outbox, delivering }
   const payments = createPaymentReads(selects)
   const authorizations = createAuthorizations(group, own, createAuthorizationReads(selects))
   const channels = createChannels(db, {
     group,
+    reserve: riders.reserve,
     insertCharged: (each) => insertCharged(parts, each),
   })
   return {
@@ -86,6 +88,6 @@ export function createLedger(db: Db): Ledger {
 /** The file of an open SQLite database, as the service uses it. */
 export function databaseOf(db: Db): Database {
   recoverUses(db)
-  releaseRequests(db)
+  recoverChannels(db)
   return { ...db, ledger: createLedger(db), unused: () => unused(db) }
 }

@@ -1,6 +1,5 @@
 import { Database } from 'bun:sqlite'
 import { chmodSync, existsSync } from 'node:fs'
-import { open as openFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { Upgrade } from '../Database'
 import { storageCode } from '../fault'
@@ -8,6 +7,7 @@ import { assertNotLost, databaseName, lock, markUsed, openDirectory } from './di
 import { UpgradeError, type UpgradeOptions, upgrade } from './migrate'
 import { assertNotMoved } from './moved'
 import { isDamage, type Storage, watchStorage } from './storage'
+import { createSync, syncOnce } from './sync'
 
 /** The open database. Make changes inside `write`. */
 export type Db = {
@@ -18,9 +18,12 @@ export type Db = {
   storage: Storage
   /** What the opening changed in a database of an earlier schema. */
   upgrade: Upgrade | undefined
-  /** Commits in `run` return early: the next other commit, or `sync`, brings them to the disk. */
+  /** Commits in `run` return early: `sync`, or 100 ms, brings them to the disk. */
   withoutSync<T>(run: () => T): T
-  /** Brings early commits to the disk. Never rejects. */
+  /**
+   * Resolves when all commits are on the disk. While that refuses them it is a fault of the
+   * storage, and this waits. Never rejects.
+   */
   sync(): Promise<void>
   /**
    * Extends the log to its length at a checkpoint, because a commit that lengthens the file takes
@@ -74,6 +77,7 @@ export function open(options: OpenOptions): Db {
     chmodSync(file, 0o600)
     const { program, list, isMove } = options
     upgraded = prepare(sqlite, { file, now: options.now(), program, ...(list && { list }) }, isMove)
+    syncOnce(file)
     markUsed(options.dataDir, options.now())
   } catch (cause) {
     sqlite?.close()
@@ -171,32 +175,23 @@ function assertSound(sqlite: Database, file: string): void {
   if (verdict !== 'ok') throw new DatabaseFileError(file, 'SQLITE_CORRUPT', verdict)
 }
 
+/** Of a database in memory. */
+const unsynced = {
+  withoutSync: <T>(run: () => T): T => run(),
+  sync: () => Promise.resolve(),
+  close: () => undefined,
+}
+
 function from(sqlite: Database, file: string, unlock: () => void): Db {
   let isOpen = true
   const storage = watchStorage(sqlite, file)
-  const sync = async () => {
-    if (file === inMemory) return
-    try {
-      const log = await openFile(`${file}-wal`, 'r+')
-      await log.datasync().finally(() => log.close())
-    } catch (error) {
-      // Either close() has written the log back already, or the disk refused the write.
-      if (isOpen) storage.note(error)
-    }
-  }
+  const { sync, withoutSync, close } = file === inMemory ? unsynced : createSync(sqlite, storage)
   return {
     sqlite,
     file,
     storage,
     upgrade: undefined,
-    withoutSync(run) {
-      sqlite.run('PRAGMA synchronous = NORMAL')
-      try {
-        return run()
-      } finally {
-        sqlite.run('PRAGMA synchronous = FULL')
-      }
-    },
+    withoutSync,
     sync,
     reserveLog() {
       // Pages beyond the cache go to the log, and no commit includes them.
@@ -217,6 +212,7 @@ function from(sqlite: Database, file: string, unlock: () => void): Db {
     close() {
       if (!isOpen) return
       isOpen = false
+      close()
       storage.close()
       sqlite.close()
       unlock()

@@ -1,5 +1,5 @@
 import type { Database, Statement } from 'bun:sqlite'
-import { type TotalsRow, totalsOf, totalsSql } from '../channels'
+import { createTotals } from '../channels'
 import { sqlite as dialect } from '../dialect'
 import {
   type AssetRow,
@@ -17,7 +17,7 @@ import {
 } from '../sales'
 import { assets, ownAccounts, requests } from '../schema'
 import type { Db } from './open'
-import { insertInto, statement } from './statement'
+import { insertInto, selectsOf, statement } from './statement'
 import { write } from './write'
 
 /** The figures of sales, from any connection. */
@@ -47,7 +47,7 @@ export function createSalesReads(sqlite: Database): SalesReads {
     ofSpan: async (span, query) => inOne(span, query),
     requestsOf: async (day) => all(sql.requests, { day }),
     buyersOf: async (span) => all(sql.buyers, buyersIn(span)),
-    channels: async () => all<TotalsRow>(totalsSql(dialect)).map(totalsOf),
+    channels: createTotals(selectsOf({ sqlite })),
     firstAt: async () => firstOf(all<FirstRow>(sql.first)[0]),
     assets: async () => all<AssetRow>(sql.assets),
   }

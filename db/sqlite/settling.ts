@@ -12,6 +12,7 @@ import * as Refund from '../Refund'
 import { paymentOf } from '../rows'
 import type { PaymentRow } from '../schema'
 import type { createAuthorizationStatements } from './authorizations'
+import type { createReserve } from './channels'
 import type { createEntitlements } from './entitlements'
 import type { createGrants } from './grants'
 import type { Db } from './open'
@@ -19,7 +20,7 @@ import type { createOrders } from './orders'
 import type { createSettlementStatements } from './payments'
 import type { createRefunds } from './refunds'
 import type { Outbox } from './webhooks'
-import { type Group, isBarred, isDuplicate, RefusedError, write } from './write'
+import { type Group, isBarred, isDuplicate, RefusedError } from './write'
 
 /** The dependencies of the commits of settlement. */
 type Parts = {
@@ -44,21 +45,22 @@ export type Riders = {
   grants: ReturnType<typeof createGrants>['riders']
   entitlements: ReturnType<typeof createEntitlements>['riders']
   refunds: ReturnType<typeof createRefunds>['riders']
+  reserve: ReturnType<typeof createReserve>
 }
 
 export function createSettling(parts: Parts): SettlingCommits {
-  const { db, group, statements, changes, riders, outbox } = parts
+  const { group, statements, changes, riders, outbox } = parts
   const { payments, transactions, jobs, gas } = statements
   /** Changes the state of one payment, and reports a change. */
-  const change = (id: string, make: () => boolean) => {
-    if (write(db, make)) changes.payment(id)
+  const change = async (id: string, make: () => boolean) => {
+    if (await group.run(make)) changes.payment(id)
   }
   return {
     async launch(...inputs) {
       const progress = { id: '' }
       try {
         const all = () => inputs.flatMap((input) => store(parts, input, progress))
-        return { kind: 'stored', payments: write(db, all) }
+        return { kind: 'stored', payments: await group.run(all) }
       } catch (error) {
         if (error instanceof RefusedError) {
           return { kind: 'refused', ids: [progress.id], reason: error.reason }
@@ -73,12 +75,14 @@ export function createSettling(parts: Parts): SettlingCommits {
     },
     async launchJob({ transaction, job, rider }) {
       try {
-        write(db, () => {
+        await group.run(() => {
           transactions.insert(transaction, [])
           jobs.insert(job)
           if (rider?.kind === 'order') riders.orders.ride(rider, transaction.hash)
           if (rider?.kind === 'grant') riders.grants.ride(rider, transaction.hash)
           if (rider?.kind === 'repay') riders.refunds.ride(rider)
+          if (rider?.kind === 'reserve' && !riders.reserve(rider))
+            throw new RefusedError('channel-changed')
         })
         return undefined
       } catch (error) {
@@ -89,7 +93,7 @@ export function createSettling(parts: Parts): SettlingCommits {
     },
     async storeExternal(input) {
       try {
-        write(db, () => void insert(parts, input))
+        await group.run(() => void insert(parts, input))
         changes.payment(input.row.id)
         return 'stored'
       } catch (error) {
@@ -100,7 +104,7 @@ export function createSettling(parts: Parts): SettlingCommits {
       }
     },
     async replace({ transaction, hashes, payments: ids, job }) {
-      write(db, () => {
+      await group.run(() => {
         transactions.insert(transaction, ids)
         if (job !== undefined) jobs.renew(job, transaction.hash)
         for (const id of ids) payments.renew(id, transaction.hash, hashes)
@@ -108,21 +112,21 @@ export function createSettling(parts: Parts): SettlingCommits {
       if (job !== undefined) changes.job(job)
     },
     async confirm(id, assignment, at) {
-      change(id, () => {
+      await change(id, () => {
         const confirmed = payments.confirm(id, assignment, at)
         if (confirmed) outbox.confirmed(confirmed, at)
         return confirmed !== undefined
       })
     },
     async expire(id, isUsed) {
-      change(id, () => payments.expire({ id, used: Number(isUsed) }))
+      await change(id, () => payments.expire({ id, used: Number(isUsed) }))
     },
     async revert(id, hashes) {
-      change(id, () => payments.revert(id, hashes))
+      await change(id, () => payments.revert(id, hashes))
     },
     async reopen(network, hash) {
       const paid = payments.paidBy(network, hash)
-      const job = write(db, () => {
+      const job = await group.run(() => {
         transactions.reopen(network, hash)
         return jobs.reopen(hash)
       })
@@ -131,7 +135,7 @@ export function createSettling(parts: Parts): SettlingCommits {
       return { payments: paid, job }
     },
     async resendJob(id) {
-      return write(db, () => {
+      return group.run(() => {
         jobs.resend(id)
         return jobs.transactionsOf(id)
       })
@@ -150,7 +154,7 @@ export function createSettling(parts: Parts): SettlingCommits {
       })
     },
     async giveUp({ hashes, payments: ids, job, at }) {
-      write(db, () => {
+      await group.run(() => {
         for (const hash of hashes) transactions.replace(hash)
         for (const id of ids) if (payments.revert(id, hashes)) changes.payment(id)
         if (job === undefined) return

@@ -77,12 +77,24 @@ export function watchStorage(sqlite: Database, file: string): Storage {
   }
 }
 
-/** Commits 64 KiB and removes them. Throws when they do not fit. */
-function tryWrite(sqlite: Database): void {
+/**
+ * Commits 64 KiB, removes them, and writes the log back. Throws when they do not fit, or while another
+ * connection reads the log. What one sync of the log has failed to write, the system may never write, and
+ * after a loss of power all behind it is gone. So the file takes all of the log, which begins again.
+ */
+export function tryWrite(sqlite: Database): void {
   sqlite.run("INSERT OR REPLACE INTO meta (key, value) VALUES ('storage-probe', ?)", [
     ' '.repeat(probeBytes),
   ])
   sqlite.run("DELETE FROM meta WHERE key = 'storage-probe'")
+  const { timeout } = sqlite.query('PRAGMA busy_timeout').get() as { timeout: number }
+  sqlite.run('PRAGMA busy_timeout = 0')
+  try {
+    const { busy } = sqlite.query('PRAGMA wal_checkpoint(TRUNCATE)').get() as { busy: number }
+    if (busy !== 0) throw new Error('another connection reads the log')
+  } finally {
+    sqlite.run(`PRAGMA busy_timeout = ${timeout}`)
+  }
 }
 
 const methods = ['run', 'get', 'all', 'values'] as const

@@ -17,13 +17,23 @@ import { selectsOf, statement } from './statement'
 import { type Group, write } from './write'
 
 export function createWebhooks(db: Db, group: Group, outbox: Outbox): WebhookLedger {
+  const messages = createWebhookMessages({ ...selectsOf(db), change: changeOf(db, group) })
   return {
+    ...messages,
     subscribe: outbox.subscribe,
     onMessage: outbox.onMessage,
     async add(event) {
       await group.addSoon(() => outbox.add(event))
     },
-    ...createWebhookMessages({ ...selectsOf(db), change: changeOf(db, group) }),
+    /** What a receiver is told must not be undone by a loss of power. */
+    async due(query) {
+      const early = await messages.due(query)
+      if (early.length === 0) return early
+      await db.sync()
+      // Others may have been sent meanwhile, or written.
+      const synced = new Set(early.map(({ seq }) => seq))
+      return (await messages.due(query)).filter(({ seq }) => synced.has(seq))
+    },
   }
 }
 

@@ -18,6 +18,11 @@ export function write<T>(db: Db, change: () => T extends PromiseLike<unknown> ? 
   }
 }
 
+/** As `write`, but `Db.sync` brings the commit to the disk. */
+function writeEarly<T>(db: Db, change: Change<T>): T {
+  return db.withoutSync(() => write(db, change))
+}
+
 /** Calls `reset` after changes of `write` were rolled back, so that no cache keeps their values. */
 export function onRollback({ sqlite }: Db, reset: () => void): void {
   const others = resets.get(sqlite) ?? new Set()
@@ -73,34 +78,24 @@ type Entry = {
 }
 type End = { entry: Entry; value: unknown } | { entry: Entry; error: unknown }
 
-/** Longest time (ms) that a commit of `addSoon` is only in the system's memory. */
-const soonMs = 100
-
-/** Shares commits, because every commit costs a flush of the disk. */
+/** Shares commits, because every commit costs time, and a sync of the disk. */
 export function createGroup(db: Db) {
   let waiting: Entry[] = []
   let commits = 0
-  let isSyncing = false
   const flush = () => {
     const entries = waiting
     if (entries.length === 0) return
     waiting = []
     commits++
-    const mayWait = entries.every((entry) => entry.mayWait)
-    const ends = mayWait ? db.withoutSync(() => commit(db, entries)) : commit(db, entries)
-    // Do not reset it for a commit that waits: one without changes does not reach the disk.
-    if (mayWait && !isSyncing) {
-      isSyncing = true
-      setTimeout(sync, soonMs)
-    }
+    const ends = commit(db, entries)
+    const isDurable = entries.some(({ mayWait }) => !mayWait)
+    const synced = isDurable ? db.sync() : undefined
     for (const end of ends) {
-      if ('error' in end) end.entry.reject(end.error)
-      else end.entry.resolve(end.value)
+      const { entry } = end
+      if ('error' in end) entry.reject(end.error)
+      else if (entry.mayWait || !synced) entry.resolve(end.value)
+      else void synced.then(() => entry.resolve(end.value))
     }
-  }
-  const sync = () => {
-    isSyncing = false
-    void db.sync()
   }
   const enter = <T>(change: Change<T>, mayWait: boolean) =>
     new Promise<T>((resolve, reject) => {
@@ -120,6 +115,15 @@ export function createGroup(db: Db) {
      * to 100 ms a power loss may undo them. That saves the wait for the disk.
      */
     addSoon: <T>(change: Change<T>) => enter(change, true),
+    /**
+     * Runs `change` at once, in a commit of its own. Resolves with its result once that is on the
+     * disk. Rejects with what it threw.
+     */
+    async run<T>(change: Change<T>): Promise<T> {
+      const value = writeEarly(db, change)
+      await db.sync()
+      return value
+    },
     /** Commits the waiting changes. */
     flush,
     /** Commits so far. */
@@ -131,14 +135,14 @@ export function createGroup(db: Db) {
 function commit(db: Db, entries: readonly Entry[]): End[] {
   const [first] = entries
   try {
-    return write(db, () => entries.map((entry) => ({ entry, value: entry.run() })))
+    return writeEarly(db, () => entries.map((entry) => ({ entry, value: entry.run() })))
   } catch (error) {
     if (entries.length === 1 && first) return [{ entry: first, error }]
     // A full disk fails every change, so do not retry each change alone.
     if (storageCode(error) !== undefined) return entries.map((entry) => ({ entry, error }))
   }
   try {
-    return write(db, () =>
+    return writeEarly(db, () =>
       entries.map((entry): End => {
         try {
           return { entry, value: write(db, () => entry.run() as undefined) }

@@ -58,7 +58,7 @@ const countOf = (table: string, where: string) =>
     database.sql.query<{ n: number }>(`SELECT count(*) AS n FROM ${table} WHERE ${where}`).get()?.n,
   )
 const reserve = (channel: TestChannel, baseAtomic: bigint, reserved: Reserved) =>
-  channels.reserve(channel.id, { baseAtomic, reserved })
+  channels.reserve({ channelId: channel.id, baseAtomic, reserved })
 const reserved = async (channel: TestChannel, maxAtomic: bigint, baseAtomic = 0n) => {
   const reservation = reservedOf(maxAtomic)
   expect(await reserve(channel, baseAtomic, reservation)).toBe('reserved')
@@ -135,8 +135,7 @@ describe('a reservation', () => {
     const { reserved: winner } = await found(channel)
     const charges = await Promise.all(
       all.flatMap(({ id }) => {
-        const payment = chargeRow(channel, id, { baseAtomic: 0n, amountAtomic: 100n })
-        const charge = { channelId: channel.id, reservationId: id, payment }
+        const charge = { row: chargeRow(channel, id, { baseAtomic: 0n, amountAtomic: 100n }) }
         return [channels.charge(charge), channels.charge(charge)]
       }),
     )
@@ -156,7 +155,7 @@ describe('a charge', () => {
       ...{ kind: 'pass', merchant: 'weather', route: '/forecast', fingerprint: undefined },
       ...{ usesMax: 3, periodMs: 60_000 },
     }
-    const charge = { channelId: channel.id, reservationId: id, payment: row, rows: { entitles } }
+    const charge = { row, rows: { entitles } }
     changed.length = 0
     const payment = await channels.charge(charge)
     expect(payment).toMatchObject({
@@ -209,21 +208,19 @@ describe('a charge', () => {
       const channel = await fresh()
       const { id } = await reserved(channel, 100n)
       const before = await found(channel)
-      const payment = chargeRow(channel, id, { baseAtomic, amountAtomic })
-      const charge = { channelId: channel.id, reservationId: other ?? id, payment }
-      expect(await channels.charge(charge)).toBeUndefined()
+      const row = chargeRow(channel, other ?? id, { baseAtomic, amountAtomic })
+      expect(await channels.charge({ row })).toBeUndefined()
       expect(await found(channel)).toEqual(before)
-      expect(await ledger.payments.findById(id)).toBeUndefined()
+      expect(await ledger.payments.findById(row.id)).toBeUndefined()
     })
 
   test('error: a charge without a reservation, or of nothing, writes nothing', async () => {
     const channel = await fresh()
     const none = chargeRow(channel, 'pay_none', { baseAtomic: 0n, amountAtomic: 10n })
-    const charge = { channelId: channel.id, reservationId: 'pay_none', payment: none }
+    const charge = { row: none }
     expect(await channels.charge(charge)).toBeUndefined()
     const { id } = await reserved(channel, 100n)
-    const payment = chargeRow(channel, id, { baseAtomic: 0n, amountAtomic: 0n })
-    const free = { channelId: channel.id, reservationId: id, payment }
+    const free = { row: chargeRow(channel, id, { baseAtomic: 0n, amountAtomic: 0n }) }
     expect(await outcomeOf(channels.charge(free))).toThrow()
     expect(await found(channel)).toMatchObject({ chargedAtomic: 0n, reserved: { id } })
   })
@@ -255,7 +252,7 @@ describe('a charge', () => {
              '0x00', 'gateway', 'm', '/r', 'f', 'r', '1', 1, 1, 'authorized', 1)`,
         )
       else expect(await ledger.settling.storeExternal({ row: other })).toBe('stored')
-      const charge = { channelId: channel.id, reservationId: id, payment: row }
+      const charge = { row }
       const charged = await channels.charge(charge)
       expect(charged?.transfer.nonce).not.toBe(row.nonce)
       expect(await ledger.payments.findById(id)).toEqual(charged)
@@ -263,34 +260,32 @@ describe('a charge', () => {
     }
   })
 
-  test('keeps the greatest voucher, and knows each that has paid', async () => {
+  test('attack: one voucher is published until it does not cover what was charged', async () => {
     const channel = await fresh()
+    const kept: bigint[] = []
     for (const [baseAtomic, maxAtomic] of [
       [0n, 100n],
-      [5n, 40n],
+      [30n, 110n],
+      [60n, 90n],
+      [90n, 120n],
+      [120n, 200n],
     ] as const) {
       const reserved = reservedOf(maxAtomic)
       expect(await reserve(channel, baseAtomic, reserved)).toBe('reserved')
-      const { id, signature } = reserved
-      const payment = chargeRow(channel, id, { baseAtomic, amountAtomic: 5n }, { signature })
-      const charge = { channelId: channel.id, reservationId: id, payment }
+      const charge = { row: chargeRow(channel, reserved.id, { baseAtomic, amountAtomic: 30n }) }
       expect(await channels.charge(charge)).toBeDefined()
+      const { signed } = await found(channel)
+      expect(signed?.signature).toBe(signatureOf(signed?.maxAtomic ?? 0n))
+      kept.push(signed?.maxAtomic ?? 0n)
     }
-    const row = await found(channel)
-    const greatest = { maxAtomic: 100n, signature: signatureOf(100n) }
-    expect(row).toMatchObject({ chargedAtomic: 10n, signed: greatest })
-    const spent = [100n, 40n, 50n].map((max) => channels.isSpent(row, signatureOf(max)))
-    expect(await Promise.all(spent)).toEqual([true, true, false])
-    const other = await found(await fresh())
-    expect(await channels.isSpent({ ...other, chargedAtomic: 10n }, signatureOf(100n))).toBe(false)
+    expect(kept).toEqual([100n, 100n, 100n, 120n, 200n])
   })
 
   test('what a channel was charged is not refunded by a transfer', async () => {
     const channel = await fresh()
     const id = idAt(at - 26 * 3_600_000)
     expect(await reserve(channel, 0n, reservedOf(60n, { id }))).toBe('reserved')
-    const payment = chargeRow(channel, id, { baseAtomic: 0n, amountAtomic: 60n })
-    const charge = { channelId: channel.id, reservationId: id, payment }
+    const charge = { row: chargeRow(channel, id, { baseAtomic: 0n, amountAtomic: 60n }) }
     expect(await channels.charge(charge)).toBeDefined()
     const refunder = account(9).address
     const request = { paymentId: id, account: refunder, amountAtomic: undefined, note: undefined }
@@ -338,13 +333,39 @@ describe('what the chain has', () => {
     expect((await channels.sync(channel.id, used, at))?.reserved).toBeUndefined()
   })
 
-  test('a channel without money has no reservation', async () => {
+  test('attack: a node behind the deposit does not make the request under way free', async () => {
     const channel = await fresh()
-    await reserved(channel, 10n)
+    await pay(channels, channel, { baseAtomic: 0n, amountAtomic: 10n })
+    const { id } = await reserved(channel, 70n, 10n)
     const withdrawing = onChain({ balanceAtomic: 0n, withdrawAt: at })
-    expect((await channels.sync(channel.id, withdrawing, at))?.reserved).toBeDefined()
-    const withdrawn = onChain({ balanceAtomic: 0n })
-    expect((await channels.sync(channel.id, withdrawn, at))?.reserved).toBeUndefined()
+    expect(await channels.sync(channel.id, withdrawing, at)).toMatchObject({
+      ...{ balanceAtomic: 0n, withdrawAt: at, reserved: { id } },
+    })
+    // Just what is reserved counts until the request has ended, so that the channel is open.
+    const empty = onChain({ balanceAtomic: 0n })
+    const reservedOnly = { balanceAtomic: 70n, withdrawAt: undefined, syncedAt: at + 9 }
+    for (const syncedAt of [at + 8, at + 9])
+      expect(await channels.sync(channel.id, empty, syncedAt)).toMatchObject({
+        ...{ ...reservedOnly, syncedAt, reserved: { id } },
+      })
+    expect(await reserve(channel, 10n, reservedOf(60n))).toMatchObject({ reserved: { id } })
+    const charge = { row: chargeRow(channel, id, { baseAtomic: 10n, amountAtomic: 50n }) }
+    expect(await channels.charge(charge)).toMatchObject({ id })
+    expect(await reserve(channel, 60n, reservedOf(71n))).toMatchObject({ reserved: undefined })
+    expect(await channels.sync(channel.id, empty, at)).toMatchObject({ balanceAtomic: 0n })
+  })
+
+  test('a refund of a channel that is shown as empty stays reserved', async () => {
+    const channel = await fresh()
+    const refund = reservedOf(0n, { id: 'refund:0' })
+    expect(await reserve(channel, 0n, refund)).toBe('reserved')
+    const empty = onChain({ balanceAtomic: 0n })
+    expect(await channels.sync(channel.id, empty, at)).toMatchObject({
+      ...{ balanceAtomic: 0n, reserved: refund },
+    })
+    expect(await channels.sync(channel.id, { ...empty, refundNonce: 1n }, at)).toMatchObject({
+      ...{ balanceAtomic: 0n, reserved: undefined },
+    })
   })
 })
 
@@ -367,12 +388,11 @@ test('the lists have the open channels, what is unclaimed and who claims it', as
   const lost = await make({ balanceAtomic: 30n, claimedAtomic: 10n, withdrawAt: at + 1 }, 500n)
   const gone = await make({ balanceAtomic: 10n, claimedAtomic: 10n }, 500n)
   const ids = (all: readonly Channel[]) => all.map(({ id }) => id)
-  const page = { network, limit: 2 }
-  expect(ids(await channels.open(page))).toEqual([claimed, dear])
-  expect(ids(await channels.open({ ...page, after: dear }))).toEqual([partly, lost])
-  expect(ids(await channels.open({ ...page, after: lost }))).toEqual([])
-  expect(ids(await channels.open({ limit: 9_999 }))).toContain(partly)
-  expect(ids(await channels.open({ limit: 9_999 }))).not.toContain(closed)
+  expect(ids(await channels.open(network, 2))).toEqual([claimed, dear])
+  expect(ids(await channels.open(network, 2, dear))).toEqual([partly, lost])
+  expect(ids(await channels.open(network, 2, lost))).toEqual([])
+  expect(ids(await channels.open(network, 9_999))).toContain(partly)
+  expect(ids(await channels.open(network, 9_999))).not.toContain(closed)
   expect(ids(await channels.unclaimed(network, 9))).toEqual([dear, partly, lost])
   expect(ids(await channels.unclaimed(network, 1))).toEqual([dear])
   const withdrawn = await channels.withdrawals(9_999)
@@ -396,8 +416,10 @@ test('a start releases what requests of the process before had reserved, and no 
   const [one, other] = [channelOf(freshNetwork()), channelOf(freshNetwork())]
   const refund = reservedOf(0n, { id: 'refund:0' })
   for (const channel of [one, other]) await before.channels.insert(channel, onChain(), at)
-  await before.channels.reserve(one.id, { baseAtomic: 0n, reserved: reservedOf(10n) })
-  await before.channels.reserve(other.id, { baseAtomic: 0n, reserved: refund })
+  await before.channels.reserve({ channelId: one.id, baseAtomic: 0n, reserved: reservedOf(10n) })
+  // Also of a channel that is empty.
+  await before.channels.sync(one.id, onChain({ balanceAtomic: 0n }), at)
+  await before.channels.reserve({ channelId: other.id, baseAtomic: 0n, reserved: refund })
   const { ledger: after } = databaseOf(db)
   expect(await pay(after.channels, one, { baseAtomic: 0n, amountAtomic: 10n })).toBeDefined()
   expect((await after.channels.find(other.id))?.reserved).toEqual(refund)

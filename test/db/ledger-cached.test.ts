@@ -106,14 +106,14 @@ async function delivering() {
   const paid = { state: 'confirmed', logIndex: 0, blockNumber: 7n, confirmedAt: 1 } as const
   const row = paymentRow({ network, hash: hashOf(1) }, paid)
   drizzle(db.sqlite).insert(payments).values(row).run()
-  let later = 0
-  const withoutSync: Db['withoutSync'] = (run) => {
-    later++
-    return db.withoutSync(run)
+  let syncs = 0
+  const sync: Db['sync'] = () => {
+    syncs++
+    return db.sync()
   }
-  const { deliveries, payments: reads } = createLedger({ ...db, withoutSync })
+  const { deliveries, payments: reads } = createLedger({ ...db, sync })
   await deliveries.begin(row.id)
-  return { deliveries, id: row.id, find: () => reads.findById(row.id), later: () => later }
+  return { deliveries, id: row.id, find: () => reads.findById(row.id), syncs: () => syncs }
 }
 
 test('error: a failure that comes after the end of a delivery does not open it again', async () => {
@@ -124,10 +124,10 @@ test('error: a failure that comes after the end of a delivery does not open it a
 })
 
 test('the end of a delivery waits for the disk only when it gives out a redeem token', async () => {
-  const { deliveries, id, find, later } = await delivering()
+  const { deliveries, id, find, syncs } = await delivering()
   await deliveries.fail(id, failure, at)
-  expect([(await find())?.delivery, later()]).toEqual(['none', 0])
+  expect([(await find())?.delivery, syncs()]).toEqual(['none', 2])
   await deliveries.begin(id)
   await deliveries.deliver(id, { upstreamStatus: 200, truncated: false }, at)
-  expect([(await find())?.delivery, later()]).toEqual(['delivered', 1])
+  expect([(await find())?.delivery, syncs()]).toEqual(['delivered', 3])
 })

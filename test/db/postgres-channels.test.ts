@@ -41,7 +41,11 @@ describe.skipIf(!hasPostgres)('gateways of one database', () => {
     { id }: TestChannel,
     maxAtomic: bigint,
     changes: Parameters<typeof reservedOf>[1] = {},
-  ) => ledger.channels.reserve(id, { baseAtomic: 0n, reserved: reservedOf(maxAtomic, changes) })
+  ) =>
+    ledger.channels.reserve({
+      channelId: id,
+      ...{ baseAtomic: 0n, reserved: reservedOf(maxAtomic, changes) },
+    })
 
   test('attack: of vouchers that come to both at once one is charged at each base', async () => {
     const channel = await fresh()
@@ -70,14 +74,13 @@ describe.skipIf(!hasPostgres)('gateways of one database', () => {
     const channel = await fresh()
     const reserved = reservedOf(100n)
     const { id } = reserved
-    const voucher = { baseAtomic: 0n, reserved }
-    expect(await one.ledger.channels.reserve(channel.id, voucher)).toBe('reserved')
+    const voucher = { channelId: channel.id, baseAtomic: 0n, reserved }
+    expect(await one.ledger.channels.reserve(voucher)).toBe('reserved')
     expect(await reserve(other, channel, 100n)).toMatchObject({ reserved })
     const later = await startGateway(url, { now })
     expect((await later.ledger.channels.find(channel.id))?.reserved).toEqual(reserved)
     await later.leave()
-    const payment = chargeRow(channel, id, { baseAtomic: 0n, amountAtomic: 40n })
-    const charge = { channelId: channel.id, reservationId: id, payment }
+    const charge = { row: chargeRow(channel, id, { baseAtomic: 0n, amountAtomic: 40n }) }
     expect(await one.ledger.channels.charge(charge)).toMatchObject({ delivery: 'delivering' })
     expect(await other.ledger.deliveries.begin(id)).toBeUndefined()
     const done = { upstreamStatus: 200, truncated: false }
@@ -123,7 +126,10 @@ describe.skipIf(!hasPostgres)('gateways of one database', () => {
 
   test('a voucher of a gateway that has left is reserved again before it is released', async () => {
     const channel = await fresh()
-    await one.ledger.channels.reserve(channel.id, { baseAtomic: 0n, reserved: reservedOf(9n) })
+    await one.ledger.channels.reserve({
+      channelId: channel.id,
+      ...{ baseAtomic: 0n, reserved: reservedOf(9n) },
+    })
     await one.sql('UPDATE channels SET reserved_by = NULL WHERE id = $1', [channel.id])
     expect(await reserve(other, channel, 10n)).toBe('reserved')
   })

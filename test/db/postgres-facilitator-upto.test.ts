@@ -288,8 +288,8 @@ describe.skipIf(!hasPostgres)('charges of one payer that wait for another gatewa
     const { settle } = facilitatorAt(own, other, { apiKey: 'resource-server' })
     const before = await paidTo(own)
     const second = charging(await make(), 700)
-    await settle(withWait(charged, 0.1), 'first')
-    await settle(withWait(second, 0.1), 'second')
+    await settle(withWait(charged, 0.5), 'first')
+    await settle(withWait(second, 0.5), 'second')
     await until(areAll(other, 'sent'))
     expect((await settle(charged, 'first')).json).toMatchObject({ success: true, amount: '700' })
     expect((await settle(second, 'second')).json).toMatchObject({ success: true, amount: '700' })
@@ -301,9 +301,9 @@ describe.skipIf(!hasPostgres)('charges of one payer that wait for another gatewa
     const { one, other, make, charged } = await prepared(own, await own.payer(1_399n))
     await one.settlement.stop(0)
     const { settle } = facilitatorAt(own, other)
-    const pending = await settle(withWait(charged, 0.1))
+    const pending = await settle(withWait(charged, 0.5))
     expect(pending.json.status).toBe('pending')
-    const second = withWait(charging(await make(), 700), 0.1)
+    const second = withWait(charging(await make(), 700), 0.5)
     const refused = await settle(second)
     expect([refused.status, refused.json.detail]).toEqual([
       503,
@@ -320,7 +320,7 @@ describe.skipIf(!hasPostgres)('charges of one payer that wait for another gatewa
     const { one, other, body, charged } = await prepared(own, await own.payer(million))
     await one.settlement.stop(0)
     const { settle, verify } = facilitatorAt(own, other)
-    expect((await settle(withWait(charged, 0.1))).json.status).toBe('pending')
+    expect((await settle(withWait(charged, 0.5))).json.status).toBe('pending')
     const late = facilitatorAt(own, other, { now: () => Date.now() + 301_000 })
     expect(codeOf(await late.verify(body))).toBe('permit2_deadline_expired')
     expect((await verify(body)).json.isValid).toBe(true)
@@ -333,7 +333,7 @@ describe.skipIf(!hasPostgres)('charges of one payer that wait for another gatewa
     await one.settlement.stop(0)
     // Each has a memory of its own, like a process.
     const facilitator = () => facilitatorAt(own, other, { apiKey: 'resource-server' })
-    const pending = await facilitator().settle(withWait(charged, 0.1), 'own')
+    const pending = await facilitator().settle(withWait(charged, 0.5), 'own')
     expect(pending.json.status).toBe('pending')
     expect((await facilitator().settle(charging(await make(), 0), 'own')).status).toBe(409)
     expect(await other.sql("SELECT 1 FROM authorizations WHERE state = 'void'")).toEqual([])
@@ -354,12 +354,12 @@ describe.skipIf(!hasPostgres)('a call that finds a settlement of another gateway
       return isBefore ? undefined : settlement.find(money)
     }
     const { settle, verify } = facilitatorAt(own, { ...other, settlement: { ...settlement, find } })
-    expect((await settle(withWait(charged, 0.1))).json.status).toBe('pending')
+    expect((await settle(withWait(charged, 0.5))).json.status).toBe('pending')
     await until(areAll(other, 'sent'))
     isEarly = true
     expect((await verify(body)).json.isValid).toBe(true)
     isEarly = true
-    expect((await settle(withWait(charged, 0.1))).json.status).toBe('pending')
+    expect((await settle(withWait(charged, 0.5))).json.status).toBe('pending')
     await setAutomine(own.net.chain, true)
     await mine(own.net.chain)
     isEarly = true
@@ -374,7 +374,7 @@ describe.skipIf(!hasPostgres)('a call that finds a settlement of another gateway
     const asset = own.network.asset.address
     const before = await paidTo(own)
     await setAutomine(own.net.chain, false)
-    expect((await settle(withWait(charged, 0.1))).json.status).toBe('pending')
+    expect((await settle(withWait(charged, 0.5))).json.status).toBe('pending')
     await until(areAll(other, 'sent'))
     await setTokens(own.net.chain, asset, [payer.address], 0n)
     await setAutomine(own.net.chain, true)

@@ -1,7 +1,9 @@
 import { Database } from 'bun:sqlite'
-import { afterEach, beforeEach, describe, expect, test } from 'bun:test'
+import { afterEach, beforeEach, describe, expect, spyOn, test } from 'bun:test'
+import * as fs from 'node:fs'
 import {
   closeSync,
+  copyFileSync,
   existsSync,
   openSync,
   readdirSync,
@@ -98,6 +100,64 @@ describe('faults of the storage', () => {
     },
   )
 
+  test.if(existsSync('/proc/self/fd'))(
+    'error: a commit that the disk refuses to sync is not answered until SQLite has synced another',
+    async () => {
+      const group = createGroup(db)
+      await group.add(() => void put('a', 1))
+      const [, own] = descriptorsOf(`${file}-wal`)
+      if (own === undefined) throw new Error('the log was not opened for syncs')
+      closeSync(own)
+      const refused = Object.assign(new Error('refused'), { code: 'SQLITE_IOERR_FSYNC' })
+      const run = db.sqlite.run.bind(db.sqlite)
+      let isRefused = true
+      db.sqlite.run = (...input) => {
+        if (isRefused && String(input[0]).includes('storage-probe')) throw refused
+        return run(...input)
+      }
+      let isAnswered = false
+      const added = group
+        .add(() => void put('b', 1))
+        .then(() => {
+          isAnswered = true
+        })
+      await until(() => db.storage.fault() === refused.code)
+      expect(keys()).toEqual(['a', 'b'])
+      expect(isAnswered).toBe(false)
+      isRefused = false
+      await added
+      expect(db.storage.fault()).toBeUndefined()
+      // The frames that the failed sync may have lost are in the file.
+      expect(statSync(`${file}-wal`).size).toBe(0)
+      expect(openSync(`${file}-wal`, 'r+')).toBe(own)
+    },
+  )
+
+  test.if(existsSync('/proc/self/fd'))(
+    'error: a commit that is not on the disk at the end is never answered, and one that is, is',
+    async () => {
+      const others = temporary()
+      const other = open({ dataDir: others.path, now })
+      const answered: Db[] = []
+      await unsynced(db, answered)
+      const synced = await unsynced(other, answered)
+      const full = spyOn(fs, 'fdatasyncSync').mockImplementationOnce(() => {
+        throw Object.assign(new Error('no space'), { code: 'ENOSPC' })
+      })
+      try {
+        db.close()
+        expect(full).toHaveBeenCalledTimes(1)
+      } finally {
+        full.mockRestore()
+      }
+      other.close()
+      // Both ended their attempts, the other one later.
+      await synced.answer
+      expect(answered).toEqual([other])
+      others.remove()
+    },
+  )
+
   test('the fault is found in causes, and other errors are not storage faults', () => {
     const full = Object.assign(new Error('full'), { code: 'SQLITE_FULL' })
     expect(storageCode(new Error('a', { cause: new Error('b', { cause: full }) }))).toBe(
@@ -152,6 +212,26 @@ test('error: a damaged file stays a fault though it can be written', async () =>
   expect(db.storage.fault()).toBe('SQLITE_CORRUPT')
 })
 
+/** A database with a commit that waits for the disk, which refuses it. */
+async function unsynced(of: Db, answered: Db[]) {
+  const group = createGroup(of)
+  const add = (key: string) =>
+    group.add(() => void of.sqlite.query("INSERT INTO meta VALUES (?, '')").run(key))
+  await add('a')
+  const [, own] = descriptorsOf(`${of.file}-wal`)
+  if (own === undefined) throw new Error('the log was not opened for syncs')
+  closeSync(own)
+  const run = of.sqlite.run.bind(of.sqlite)
+  of.sqlite.run = (...input) => {
+    if (!String(input[0]).includes('storage-probe')) return run(...input)
+    throw Object.assign(new Error('refused'), { code: 'SQLITE_IOERR_FSYNC' })
+  }
+  const answer = add('b').then(() => void answered.push(of))
+  await until(() => of.storage.fault() !== undefined)
+  expect(openSync(`${of.file}-wal`, 'r+')).toBe(own)
+  return { answer }
+}
+
 /** Numbers under which this process has a file open. */
 function descriptorsOf(path: string): number[] {
   return readdirSync('/proc/self/fd')
@@ -181,6 +261,26 @@ describe('a start', () => {
     db.close()
     damage()
     expect(reopen).toThrow(`${file} is damaged (SQLITE_CORRUPT): restore a backup`)
+  })
+
+  test('error: the log of a killed process that the disk refuses is not used', () => {
+    write(db, () => void put('a', 1))
+    const killed = temporary()
+    for (const end of ['', '-wal'])
+      copyFileSync(file + end, join(killed.path, `turnpike.sqlite${end}`))
+    const start = () => open({ dataDir: killed.path, now })
+    const refused = spyOn(fs, 'fdatasyncSync').mockImplementation(() => {
+      throw new Error('the disk refuses it')
+    })
+    try {
+      expect(start).toThrow('the disk refuses it')
+    } finally {
+      refused.mockRestore()
+    }
+    const started = start()
+    expect(started.sqlite.query("SELECT key FROM meta WHERE key = 'a'").all()).toHaveLength(1)
+    started.close()
+    killed.remove()
   })
 
   test('error: a file that is no database is named', () => {

@@ -5,20 +5,13 @@ CREATE FUNCTION is_below(one text, other text) RETURNS boolean LANGUAGE sql IMMU
   SELECT length(one) < length(other) OR (length(one) = length(other) AND one < other)
 $$;
 
--- Whether a gateway that is gone has reserved for a request. A refund stays reserved: its transaction may have
--- been sent.
-CREATE FUNCTION is_left(reservation text, gateway uuid) RETURNS boolean LANGUAGE sql STABLE AS $$
-  SELECT reservation NOT LIKE 'refund:%'
-    AND NOT EXISTS (SELECT 1 FROM gateways WHERE gateways.id = gateway)
-$$;
-
 -- {id, base, reserved: {id, atomic, signature, fingerprint, at}, by}. `value`: true, or the row as it is, or
--- null.
+-- null. What a request of a gateway that is gone had reserved is free. A refund, without `by`, is reserved
+-- again for each attempt.
 CREATE FUNCTION reserve_channel(input jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
 DECLARE
   reserved jsonb := input->'reserved';
   most text := reserved->>'atomic';
-  found_row channels;
 BEGIN
   UPDATE channels
   SET reserved_id = reserved->>'id', reserved_atomic = most,
@@ -26,18 +19,19 @@ BEGIN
     reserved_at = (reserved->>'at')::bigint, used_at = (reserved->>'at')::bigint,
     reserved_by = (input->>'by')::uuid
   WHERE id = input->>'id' AND charged_atomic = input->>'base'
-    AND (reserved_id IS NULL OR is_left(reserved_id, reserved_by))
+    AND (reserved_id IS NULL OR reserved_id = reserved->>'id' OR (reserved_id NOT LIKE 'refund:%'
+      AND NOT EXISTS (SELECT 1 FROM gateways WHERE gateways.id = reserved_by)))
     AND balance_atomic <> claimed_atomic AND NOT is_below(balance_atomic, most)
     AND (most = input->>'base' OR (withdraw_at IS NULL AND is_below(claimed_atomic, most)));
   IF FOUND THEN
     RETURN '{"value": true}';
   END IF;
-  SELECT * INTO found_row FROM channels WHERE id = input->>'id';
-  RETURN jsonb_build_object('value', CASE WHEN found_row.id IS NOT NULL THEN to_jsonb(found_row) END);
+  RETURN jsonb_build_object('value',
+    (SELECT to_jsonb(channels) FROM channels WHERE id = input->>'id'));
 END $$;
 
--- {id, reservation, base, charged, payment: a `new_payment`, by, entitlement: row | null}. `value`: null when
--- nothing was written, else {nonce, key: whether it has the buyer's own key}. What was served is charged, even
+-- {base, charged, payment: a `new_payment`, by, entitlement: row | null}. `value`: null when nothing was written,
+-- else what is written of nonce and key. What was served is charged, even
 -- when another payment has taken that key, or the nonce: a payer may use it for other money, so as to get a
 -- stream that cannot be charged.
 CREATE FUNCTION charge_channel(input jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
@@ -47,12 +41,13 @@ DECLARE
 BEGIN
   UPDATE channels
   SET charged_atomic = input->>'charged',
-    signed_atomic = CASE WHEN is_below(reserved_atomic, signed_atomic)
+    signed_atomic = CASE WHEN NOT is_below(signed_atomic, input->>'charged')
       THEN signed_atomic ELSE reserved_atomic END,
-    signature = CASE WHEN is_below(reserved_atomic, signed_atomic)
+    signature = CASE WHEN NOT is_below(signed_atomic, input->>'charged')
       THEN signature ELSE reserved_signature END,
-    reserved_id = NULL, reserved_atomic = NULL, reserved_signature = NULL, reserved_fingerprint = NULL, reserved_at = NULL
-  WHERE id = input->>'id' AND reserved_id = input->>'reservation'
+    reserved_id = NULL, reserved_atomic = NULL, reserved_signature = NULL,
+    reserved_fingerprint = NULL, reserved_at = NULL
+  WHERE id = paid.transaction_hash AND reserved_id = paid.id
     AND charged_atomic = input->>'base' AND NOT is_below(reserved_atomic, input->>'charged');
   IF NOT FOUND THEN
     RETURN '{"value": null}';
@@ -82,20 +77,9 @@ BEGIN
     SELECT * FROM jsonb_populate_record(NULL::entitlements, input->'entitlement');
   END IF;
   RETURN jsonb_build_object('payments', jsonb_build_array(paid.id), 'value',
-    jsonb_build_object('nonce', paid.nonce, 'key', paid.idempotency_key IS NOT NULL));
+    jsonb_build_object('nonce', paid.nonce, 'idempotencyKey', paid.idempotency_key));
 END $$;
 
 CREATE FUNCTION other_nonce(payment text) RETURNS text LANGUAGE sql IMMUTABLE AS $$
   SELECT '0x' || encode(sha256(convert_to(payment, 'UTF8')), 'hex')
 $$;
-
--- Releases the vouchers that requests of gateways which are gone had reserved.
-CREATE FUNCTION release_channels(input jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
-BEGIN
-  UPDATE channels
-  SET reserved_id = NULL, reserved_atomic = NULL, reserved_signature = NULL,
-    reserved_fingerprint = NULL, reserved_at = NULL
-  WHERE (balance_atomic <> claimed_atomic OR withdraw_at IS NOT NULL)
-    AND reserved_id IS NOT NULL AND is_left(reserved_id, reserved_by);
-  RETURN '{"value": null}';
-END $$;

@@ -180,6 +180,8 @@ BEGIN
     ridden := to_jsonb(ride_grant(rider, hash));
   ELSIF rider->>'kind' = 'repay' THEN
     PERFORM ride_refund(rider);
+  ELSIF rider->>'kind' = 'reserve' AND reserve_channel(rider)->'value' <> 'true' THEN
+    PERFORM refuse('channel-changed', rider->>'id');
   END IF;
   RETURN jsonb_build_object('value', ridden);
 END $$;

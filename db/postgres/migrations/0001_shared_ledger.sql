@@ -127,7 +127,7 @@ CREATE TABLE "jobs" (
 	"created_at" bigint NOT NULL,
 	"ended_at" bigint,
 	CONSTRAINT "jobs_kind" CHECK ("jobs"."kind" IN ('swap', 'refund', 'grant', 'allowance', 'channel')),
-	CONSTRAINT "jobs_product" CHECK ("jobs"."product" IN ('gateway', 'facilitator', 'desk', 'sponsor')),
+	CONSTRAINT "jobs_product" CHECK ("jobs"."product" IN ('gateway', 'facilitator', 'desk', 'sponsor', 'channels')),
 	CONSTRAINT "jobs_network" CHECK ("jobs"."network" ~ '^eip155:[1-9]'),
 	CONSTRAINT "jobs_nonce" CHECK ("jobs"."nonce" >= 0),
 	CONSTRAINT "jobs_addresses" CHECK ("jobs"."relayer" ~ '^0x[0-9a-fA-F]*$' AND length("jobs"."relayer") = 42 AND "jobs"."to" ~ '^0x[0-9a-fA-F]*$' AND length("jobs"."to") = 42),
@@ -395,7 +395,7 @@ CREATE TABLE "channels" (
 	CONSTRAINT "channels_chain" CHECK ("channels"."balance_atomic" ~ '^(0|[1-9][0-9]*)$' AND "channels"."claimed_atomic" ~ '^(0|[1-9][0-9]*)$' AND "channels"."refund_nonce" ~ '^(0|[1-9][0-9]*)$'),
 	CONSTRAINT "channels_charged" CHECK ("channels"."charged_atomic" ~ '^(0|[1-9][0-9]*)$' AND (length("channels"."claimed_atomic") < length("channels"."charged_atomic") OR (length("channels"."claimed_atomic") = length("channels"."charged_atomic") AND "channels"."claimed_atomic" <= "channels"."charged_atomic"))),
 	CONSTRAINT "channels_signed" CHECK (("channels"."signed_atomic" IS NULL) = ("channels"."signature" IS NULL) AND ("channels"."signed_atomic" IS NULL OR ("channels"."signed_atomic" ~ '^(0|[1-9][0-9]*)$' AND (length("channels"."charged_atomic") < length("channels"."signed_atomic") OR (length("channels"."charged_atomic") = length("channels"."signed_atomic") AND "channels"."charged_atomic" <= "channels"."signed_atomic"))))),
-	CONSTRAINT "channels_reserved" CHECK (num_nulls("channels"."reserved_id", "channels"."reserved_atomic", "channels"."reserved_signature", "channels"."reserved_fingerprint", "channels"."reserved_at") IN (0, 5) AND ("channels"."reserved_atomic" IS NULL OR "channels"."reserved_atomic" ~ '^(0|[1-9][0-9]*)$') AND ("channels"."reserved_id" IS NULL OR "channels"."balance_atomic" <> "channels"."claimed_atomic" OR "channels"."withdraw_at" IS NOT NULL))
+	CONSTRAINT "channels_reserved" CHECK (num_nulls("channels"."reserved_id", "channels"."reserved_atomic", "channels"."reserved_signature", "channels"."reserved_fingerprint", "channels"."reserved_at") IN (0, 5) AND ("channels"."reserved_atomic" IS NULL OR "channels"."reserved_atomic" ~ '^(0|[1-9][0-9]*)$') AND ("channels"."reserved_id" IS NULL OR "channels"."reserved_id" LIKE 'refund:%' OR "channels"."balance_atomic" <> "channels"."claimed_atomic" OR "channels"."withdraw_at" IS NOT NULL))
 );
 ALTER TABLE "job_transactions" ADD CONSTRAINT "job_transactions_job_id_jobs_id_fk" FOREIGN KEY ("job_id") REFERENCES "jobs"("id") ON DELETE no action ON UPDATE no action;
 ALTER TABLE "job_transactions" ADD CONSTRAINT "job_transactions_transaction_hash_transactions_hash_fk" FOREIGN KEY ("transaction_hash") REFERENCES "transactions"("hash") ON DELETE no action ON UPDATE no action;
@@ -827,7 +827,7 @@ DECLARE
       IS FALSE THEN 'transactions_kind'
     WHEN (fresh.network ~ '^eip155:[1-9]') IS FALSE THEN 'transactions_network'
     WHEN (fresh.nonce >= 0) IS FALSE THEN 'transactions_nonce_range'
-    WHEN (fresh.product IN ('gateway', 'facilitator', 'desk', 'sponsor'))
+    WHEN (fresh.product IN ('gateway', 'facilitator', 'desk', 'sponsor', 'channels'))
       IS FALSE THEN 'transactions_product'
     WHEN (starts_with(fresh.raw, '0x02')) IS FALSE THEN 'transactions_raw'
   END;
@@ -848,7 +848,7 @@ BEGIN
     AND (NEW.max_fee_wei >= '1' OR NEW.max_fee_wei = '0')
     AND (NEW.max_tip_wei >= '1' OR NEW.max_tip_wei = '0')
     AND NEW.kind IN ('payment', 'batch', 'swap', 'refund', 'grant', 'approve', 'channel', 'cancel')
-    AND NEW.product IN ('gateway', 'facilitator', 'desk', 'sponsor')
+    AND NEW.product IN ('gateway', 'facilitator', 'desk', 'sponsor', 'channels')
     AND starts_with(NEW.network, 'eip155:') AND substr(NEW.network, 8) >= '1'
     AND substr(NEW.network, 8) < ':' AND NEW.nonce >= 0 AND starts_with(NEW.raw, '0x02')
     OR transactions_fixed_rules(NEW)
@@ -865,7 +865,7 @@ DECLARE
   broken text;
 BEGIN
   -- The scale of a sum is the larger one.
-  IF fresh.product IN ('gateway', 'facilitator', 'desk', 'sponsor')
+  IF fresh.product IN ('gateway', 'facilitator', 'desk', 'sponsor', 'channels')
     AND translate(fresh.day, '#0123456789', '?##########') = '####-##-##'
     AND substr(fresh.day, 6, 1) <= '1' AND substr(fresh.day, 9, 1) <= '3'
     AND least(fresh.wei, fresh.wasted_wei) >= 0 AND greatest(fresh.wei, fresh.wasted_wei) < 'Infinity'
@@ -874,7 +874,7 @@ BEGIN
     RETURN true;
   END IF;
   broken := CASE
-    WHEN (fresh.product IN ('gateway', 'facilitator', 'desk', 'sponsor'))
+    WHEN (fresh.product IN ('gateway', 'facilitator', 'desk', 'sponsor', 'channels'))
       IS FALSE THEN 'gas_spent_product'
     WHEN (fresh.day ~ '^[0-9]{4}-[01][0-9]-[0-3][0-9]$') IS FALSE THEN 'gas_spent_day'
     WHEN ((fresh.wei >= 0) AND (fresh.wei < 'Infinity') AND (scale(fresh.wei) = 0))
