@@ -88,8 +88,7 @@ function createPayments(context: Context) {
      * Checks signature, window and simulation in one call to a node; nothing is written or sent.
      * `eip712`: the signing domain that the payer was given, by default the token's own.
      */
-    verify: (transfer: Transfer, eip712?: Asset['eip712']): Promise<{ ok: true } | Outcome> =>
-      verify(context, transfer, eip712),
+    verify: (transfer: Transfer, eip712?: Asset['eip712']) => verify(context, transfer, eip712),
     /**
      * Verifies, writes, broadcasts and waits. The caller has the claim. `waitMs` bounds the wait only:
      * settlement continues.
@@ -124,7 +123,7 @@ function createPayments(context: Context) {
     },
     /**
      * Calls back with the id after a change of a payment's state (confirmed, reverted, expired, back
-     * to broadcast) is on the disk. May call without a change, so read the state.
+     * to broadcast) was committed, which may be before it is on the disk. May call without a change, so read the state.
      */
     onPayment: context.events.payments.on,
     /**

@@ -9,7 +9,7 @@ import type { NetworkConfig } from '../config/Config'
 import type { WriteEvent } from '../log'
 import { parse as parseAddress } from '../protocol/Address'
 import type * as Network from '../protocol/Network'
-import { createChannels } from './channels/state'
+import { createChannels, createChannelWatch } from './channels/state'
 import * as Recover from './repair/recover'
 import * as Reorg from './repair/reorg'
 import { restore } from './repair/restore'
@@ -302,6 +302,7 @@ function createChainState(network: NetworkConfig, options: SettlementOptions): C
       lostRaw: new Map(),
       restores: new Map(),
     },
+    channels: createChannelWatch(),
     room: () => {},
   }
 }

@@ -5,6 +5,7 @@ import {
   mkdtempSync,
   readdirSync,
   readFileSync,
+  realpathSync,
   renameSync,
   rmSync,
   statSync,
@@ -14,8 +15,9 @@ import {
 import { join } from 'node:path'
 
 const root = join(import.meta.dir, '..', '..')
-// Below node_modules, so that external packages are found from here.
-const cache = join(root, 'node_modules', '.cache', 'turnpike-test')
+// Below node_modules, so that external packages are found from here. A program names itself by its real
+// path, also where node_modules is a link.
+const cache = join(realpathSync(join(root, 'node_modules')), '.cache', 'turnpike-test')
 /** What no run used for this long is removed: a day of edits would leave gigabytes. */
 const keptMs = 3_600_000
 /** Making takes seconds. */

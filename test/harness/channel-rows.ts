@@ -70,8 +70,7 @@ export async function pay(
   const { baseAtomic, amountAtomic } = amounts
   const { signature = signatureOf(baseAtomic + amountAtomic) } = changes
   const reserved = reservedOf(baseAtomic + amountAtomic, { signature })
-  const answer = await channels.reserve(channel.id, { baseAtomic, reserved })
+  const answer = await channels.reserve({ channelId: channel.id, baseAtomic, reserved })
   if (answer !== 'reserved') return undefined
-  const payment = chargeRow(channel, reserved.id, amounts, changes)
-  return channels.charge({ channelId: channel.id, reservationId: reserved.id, payment })
+  return channels.charge({ row: chargeRow(channel, reserved.id, amounts, changes) })
 }

@@ -44,6 +44,10 @@ export function countSql(): SqlCounter {
           laterCommits++
           return opened.withoutSync(run)
         },
+        sync() {
+          laterCommits--
+          return opened.sync()
+        },
       }
       return db
     },

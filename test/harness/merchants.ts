@@ -138,7 +138,7 @@ const settling = {
   replaceAfterSeconds: 20,
   gasRatioMax: 0,
   ethPriceUsd: 4000,
-  gasPerDayWei: { gateway: 1n, facilitator: 1n, desk: 1n, sponsor: 1n },
+  gasPerDayWei: { gateway: 1n, facilitator: 1n, desk: 1n, sponsor: 1n, channels: 1n },
   sponsor: undefined,
   channels: undefined,
   testnet: false,

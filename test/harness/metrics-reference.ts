@@ -10,7 +10,8 @@ export const labelMeanings: Readonly<Record<string, string>> = {
   client: 'kind of a client, by its `User-Agent` and protocol: a closed set',
   step: '`asked` (402 without a credential), `tried`, `refused`, `paid` or `free` (by an entitlement)',
   kind: 'kind of an entitlement: `again`, `pass` or `trial`',
-  product: '`gateway`, `facilitator`, `desk` or `sponsor`',
+  product:
+    '`gateway`, `facilitator`, `desk`, `sponsor` or `channels` (deposits and refunds of [channels](channels.md))',
   relayer: 'address of a relayer',
   protocol: '`mpp` or `x402`',
   method: 'JSON-RPC method',

@@ -102,17 +102,23 @@ export async function ownChannels(options: Options = {}) {
     return { amountAtomic, by: { ...by, signature } }
   }
   let ids = 0
-  /** Authorizes a voucher, and charges it what it costs. */
-  const pay = async (transfer: Presented, waitMs = 60_000) => {
-    const { authorizations } = own.fixture.settlement
-    const ofVoucher = { requestId: 'r', waitMs, rows: undefined, onEnd: undefined }
+  const authorize = (transfer: Presented, waitMs = 60_000) => {
     const id = `pay_channel${++ids}`
-    const at = { id, receivedAt: Date.now(), client: undefined, validUntil: 0, ofVoucher }
-    const authorized = await authorizations.authorize(transfer, purposeOf(), at)
+    const at = { id, receivedAt: Date.now(), client: undefined, validUntil: 0, waitMs }
+    return own.fixture.settlement.authorizations.authorize(transfer, purposeOf(), at)
+  }
+  /** Authorizes a voucher, and charges it what it costs, by default its price. */
+  const pay = async (
+    transfer: Presented,
+    waitMs?: number,
+    amountAtomic = transfer.amountAtomic,
+  ) => {
+    const authorized = await authorize(transfer, waitMs)
     if (authorized.kind !== 'authorized') return authorized
-    const charge = { amountAtomic: transfer.amountAtomic, units: {} }
-    await authorizations.charge(authorized.authorization, charge)
-    return authorized
+    const charge = { amountAtomic, units: {} }
+    const { authorizations } = own.fixture.settlement
+    const { settled } = await authorizations.charge(authorized.authorization, charge)
+    return { ...authorized, settled }
   }
   const read = async (id: Hex) => {
     const pair = async (call: { to: Hex; data: Hex }) =>
@@ -126,6 +132,7 @@ export async function ownChannels(options: Options = {}) {
     configOf,
     voucher,
     signDeposit,
+    authorize,
     pay,
     /** What the chain has of a channel. */
     read,

@@ -37,21 +37,21 @@ export async function runVector({ claimed, local, price, corrections }: Vector) 
   const config = Voucher.configOf(terms, account(1).address, 0)
   const id = Channel.idOf(config, sepolia.chainId)
   const signed: bigint[] = []
-  const held = files.hold(id)
-  held?.save({
-    ...{ network: terms.network, config, url: 'https://shop.example.com/paid', isClosing: false },
-    ...{ chargedAtomic: local, balanceAtomic: balance, deposit: undefined, sent: [] },
-  })
-  held?.release()
+  await files.use(id, async ({ save }) =>
+    save({
+      ...{ network: terms.network, config, url: 'https://shop.example.com/paid', isClosing: false },
+      ...{ chargedAtomic: local, balanceAtomic: balance, deposit: undefined, sent: [] },
+    }),
+  )
   const purchase = {
     ...{ terms, url: 'https://shop.example.com/paid', request: 'one', privateKey, files },
-    ...{ rpc: node.url, now: Date.now, depositAtomic: undefined },
+    ...{ rpc: node.url, now: Date.now, depositAtomic: undefined, maxAtomic: balance },
     allow: async () => {
       throw new Error('a deposit was signed')
     },
   }
-  const send = async (payment: JsonObject) => {
-    const { voucher } = payment.payload as { voucher: { maxClaimableAmount: string } }
+  const send = async ({ payment }: Voucher.Sent) => {
+    const { voucher } = JSON.parse(payment).payload as { voucher: { maxClaimableAmount: string } }
     signed.push(BigInt(voucher.maxClaimableAmount))
     const shown = corrections[signed.length - 1]
     if (shown === undefined) return served(price)

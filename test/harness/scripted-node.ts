@@ -1,7 +1,6 @@
 import type { Hex } from 'viem'
 import type { NetworkConfig } from '../../src/config/Config'
 import * as Abi from '../../src/protocol/Abi'
-import * as Transfer from '../../src/protocol/Transfer'
 import { parse, type ScriptedChain, type Sent } from './scripted-chain'
 
 export type RpcCall = { method: string; params: readonly unknown[] }
@@ -217,7 +216,7 @@ function ethCall(
   { to, data }: { to?: string; data: Hex },
 ): Reply {
   if (to?.toLowerCase() === asset.address.toLowerCase()) {
-    return { result: `0x${Transfer.domainSeparator(chainId, asset.address, asset.eip712)}` }
+    return { result: `0x${Abi.domainSeparator(chainId, asset.address, asset.eip712)}` }
   }
   if (to) return { result: chain.aggregate(data) }
   if (data.startsWith(withCode)) {

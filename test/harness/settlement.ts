@@ -14,6 +14,7 @@ import * as Transfer from '../../src/protocol/Transfer'
 import type { Job } from '../../src/settlement/send/Job'
 import { createSettlement, type Settlement } from '../../src/settlement/settlement'
 import type { Meter } from '../../src/settlement/state/metrics'
+import type { CreditLimits } from '../../src/settlement/upto/credit'
 import { type ChainOptions, startChain } from './chains'
 import { leaseChain, returnChain } from './lease'
 import type { Sql } from './sql'
@@ -57,7 +58,13 @@ export function networkOf(
     replaceAfterSeconds: 600,
     gasRatioMax: 0,
     ethPriceUsd: 4000,
-    gasPerDayWei: { gateway: 10n ** 18n, facilitator: 10n ** 18n, desk: 10n ** 18n, sponsor: 0n },
+    gasPerDayWei: {
+      gateway: 10n ** 18n,
+      facilitator: 10n ** 18n,
+      desk: 10n ** 18n,
+      sponsor: 0n,
+      channels: 10n ** 18n,
+    },
     sponsor: undefined,
     channels: undefined,
     ...changes,
@@ -171,6 +178,7 @@ type FixtureOptions = {
   payoutExclusive?: boolean
   isOwnPayee?: (payee: Address) => boolean
   receiverAuthorizerKey?: Uint8Array
+  creditOf?: () => CreditLimits
   /** Undefined: the limit of the service; without it there is no limit. */
   clockSkewMaxMs?: number | undefined
 }
@@ -203,6 +211,7 @@ export async function startFixture(
     payoutExclusive: () => options.payoutExclusive === true,
     isOwnPayee: options.isOwnPayee,
     receiverAuthorizerKey: options.receiverAuthorizerKey,
+    creditOf: options.creditOf,
     jobProofMs: options.jobProofMs,
     resendMs: options.resendMs,
     chargeAttemptMs: options.chargeAttemptMs,

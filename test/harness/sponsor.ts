@@ -36,6 +36,7 @@ export function sponsoredNetwork(
     facilitator: 10n ** 18n,
     desk: 10n ** 18n,
     sponsor: budgetWei,
+    channels: 0n,
   }
   const sponsor = { ...sponsorDefaults, ...changes }
   return networkOf(url, 'usdg', { sponsor, gasPerDayWei })

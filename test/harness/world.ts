@@ -54,6 +54,19 @@ async function leaseOf(network: NetworkConfig): Promise<Chain> {
 }
 
 /**
+ * Sends a credential again while an earlier request with it is in progress: its row is seen before it
+ * is on the disk, and until then the request has not ended.
+ */
+export async function whenFree(send: () => Promise<Response>): Promise<Response> {
+  let response = await send()
+  await until('the money is free', async () => {
+    if (response.status === 409) response = await send()
+    return response.status !== 409
+  })
+  return response
+}
+
+/**
  * Waits until a condition holds; fails after two minutes with what was waited for. The pauses leave
  * the processor to the processes that are waited for: chains, browsers, other tests. They are four
  * times as long as the condition takes, so that a request in it cannot keep a chain busy.

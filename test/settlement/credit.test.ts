@@ -175,6 +175,54 @@ test('the risk of one payer is limited apart from that of all', async () => {
   expect(credit.risks().get('shop')).toBe(10n)
 })
 
+describe.concurrent('a request whose money is there', () => {
+  const secured = { isSecured: true }
+  /** Opens it, if it may be opened. */
+  async function begin(credit: Credit, debtor: Debtor, atomic: bigint) {
+    await credit.read(debtor, atomic)
+    return credit.refuse(debtor, atomic, secured) ?? credit.open(debtor, atomic)
+  }
+
+  test('attack: those under way count for the next one of its payer, which may be above the limits itself', async () => {
+    const credit = start().create()
+    const end = await begin(credit, debtorOf('0xa'), 90n)
+    if (typeof end !== 'function') throw new Error(end.detail)
+    expect(await begin(credit, debtorOf('0xa'), 1n)).toMatchObject({ retryAfterSeconds: 1 })
+    credit.lose('pay_a', debtorOf('0xa'), 90n)
+    end()
+    expect(reasonOf(await begin(credit, debtorOf('0xa'), 1n))).toBe('upto_credit_exceeded')
+  })
+
+  test('attack: those of all payers together are at most one above the limit of a day', async () => {
+    const { create, world } = start()
+    const credit = create()
+    world.paid.set('0xold', 25n)
+    const ends = []
+    for (let count = 0; ; count++) {
+      const end = await begin(credit, debtorOf(`0x${count}`), 30n)
+      if (typeof end === 'function') ends.push(end)
+      else {
+        expect(end).toMatchObject({ kind: 'unavailable', retryAfterSeconds: 2 })
+        break
+      }
+    }
+    expect(credit.risks().get('shop')).toBe(120n)
+    expect(await begin(credit, debtorOf('0xold'), 25n)).toBeFunction()
+    for (const end of ends) end()
+    expect(await begin(credit, debtorOf('0xnew'), 25n)).toBeFunction()
+  })
+
+  test('what a signer was charged for other payers gives it room', async () => {
+    const credit = start().create()
+    const debtor = debtorOf('0xa')
+    expect(await begin(credit, debtor, 90n)).toBeFunction()
+    expect(reasonOf(await begin(credit, debtor, 10n))).toBe('unavailable')
+    credit.countSigned(debtor, 60n)
+    expect(await begin(credit, debtor, 10n)).toBeFunction()
+    expect(reasonOf(await begin(credit, debtor, 10n))).toBe('unavailable')
+  })
+})
+
 describe.concurrent('answers that cost nothing', () => {
   test('attack: an address has a few for all its wallets together, and none for its neighbours', async () => {
     const credit = start({ limitsOf: () => undefined }).create()

@@ -8,7 +8,7 @@ const daySeconds = 86_400
 const callWei = 120_000_000_000_000n
 
 const withBudget = (gateway: bigint) => {
-  const budgets = { facilitator: 10n ** 18n, desk: 10n ** 18n, sponsor: 0n }
+  const budgets = { facilitator: 10n ** 18n, desk: 10n ** 18n, sponsor: 0n, channels: 0n }
   return { network: { gasPerDayWei: { ...budgets, gateway } } }
 }
 

@@ -41,7 +41,7 @@ const paid = ['eth_call', 'eth_sendRawTransactionSync']
 
 /**
  * Counts the cost of `run`. Repeats it when a check of a network ran meanwhile, or when a timer wrote
- * the counts of requests or looked for old messages.
+ * the counts of requests or looked for old messages or open charges.
  */
 async function measure(run: () => Promise<void>) {
   for (let attempt = 0; attempt < 3; attempt++) {
@@ -53,7 +53,7 @@ async function measure(run: () => Promise<void>) {
     await run()
     await settled()
     const methods = calls()
-    const isAlone = ['insert requests', 'select webhooks'].every(
+    const isAlone = ['insert requests', 'select webhooks', 'select authorizations'].every(
       (each) => sql.statements(each) === 0,
     )
     if (isAlone && methods.every((method) => paid.includes(method))) {

@@ -263,7 +263,9 @@ describe('the gas', () => {
 
   test('a spent budget of one product does not affect those of the others', async () => {
     await fixture.stop()
-    await open({ gasPerDayWei: { gateway: 1n, facilitator: 10n ** 18n, desk: 1n, sponsor: 0n } })
+    await open({
+      gasPerDayWei: { gateway: 1n, facilitator: 10n ** 18n, desk: 1n, sponsor: 0n, channels: 0n },
+    })
     expect((await fixture.pay(signTransfer(network))).kind).toBe('confirmed')
     expect(await fixture.pay(signTransfer(network))).toMatchObject({ kind: 'unavailable' })
     const other = await fixture.pay(signTransfer(network), { product: 'facilitator' })

@@ -116,6 +116,7 @@ describe.concurrent('the gas budget', () => {
     facilitator: 0n,
     desk: 0n,
     sponsor: 100_000n * 10n ** 10n,
+    channels: 0n,
   }
 
   test('a spent budget stops grants, never swaps and refunds', async () => {

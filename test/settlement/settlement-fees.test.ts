@@ -138,7 +138,7 @@ describe.concurrent('the tip of a transaction', () => {
 
 describe.concurrent('a budget of gas', () => {
   const budgets = (gateway: bigint) => ({
-    gasPerDayWei: { gateway, facilitator: 10n ** 18n, desk: 0n, sponsor: 0n },
+    gasPerDayWei: { gateway, facilitator: 10n ** 18n, desk: 0n, sponsor: 0n, channels: 0n },
   })
 
   test('attack: transactions in progress count, so that concurrent ones do not exceed the budget', async () => {

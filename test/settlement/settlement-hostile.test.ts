@@ -184,7 +184,7 @@ describe.concurrent('wallets that waste gas that no simulation shows', () => {
     await using own = await ownSettlement()
     // Ten times the cost of two or three wasted transactions.
     const gateway = 20n * 600_000n * gwei
-    const gasPerDayWei = { gateway, facilitator: gateway, desk: 0n, sponsor: 0n }
+    const gasPerDayWei = { gateway, facilitator: gateway, desk: 0n, sponsor: 0n, channels: 0n }
     await own.reopen({ gasPerDayWei })
     let failures = 0
     for (; ; failures++) {

@@ -14,7 +14,13 @@ import {
   withoutSync,
 } from '../harness/own-settlement'
 import { errorOf } from '../harness/scripted-node'
-import { type SettlementFixture, signTransfer, until, untilKnown } from '../harness/settlement'
+import {
+  mineWhile,
+  type SettlementFixture,
+  signTransfer,
+  until,
+  untilKnown,
+} from '../harness/settlement'
 import { fillDisk } from '../harness/test-ledger'
 
 async function stateOf(
@@ -54,8 +60,7 @@ describe.concurrent('an unknown outcome', () => {
     if (outcome.kind !== 'pending') throw new Error(outcome.kind)
     expect(stored).toMatchObject([{ state: 'sent', hash: outcome.payment.transaction }])
     const waiting = own.fixture.settlement.resume(outcome.payment, transfer, { waitMs: 120_000 })
-    await mine(net.chain)
-    expect(await waiting).toMatchObject({
+    expect(await mineWhile(net.chain, waiting)).toMatchObject({
       kind: 'confirmed',
       payment: { transaction: outcome.payment.transaction },
     })
@@ -252,8 +257,7 @@ describe.concurrent('the relayer', () => {
     const transfer = signTransfer(network)
     const paying = own.fixture.pay(transfer)
     await until(() => transactionRows(own).length > 1)
-    await mine(net.chain)
-    expect((await paying).kind).toBe('confirmed')
+    expect((await mineWhile(net.chain, paying)).kind).toBe('confirmed')
     const rows = transactionRows(own)
     expect(new Set(rows.map(({ nonce }) => nonce)).size).toBe(1)
     expect(rows.filter(({ state }) => state === 'mined')).toHaveLength(1)

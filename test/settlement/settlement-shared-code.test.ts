@@ -52,7 +52,7 @@ describe('accounts without code that delegate to gas-wasting code in the block o
     const { net, network } = own
     // A tenth of it is less than the cost of one failed batch.
     const gateway = 10n * 800_000n * gwei
-    const gasPerDayWei = { gateway, facilitator: gateway, desk: 0n, sponsor: 0n }
+    const gasPerDayWei = { gateway, facilitator: gateway, desk: 0n, sponsor: 0n, channels: 0n }
     await own.reopen({ gasPerDayWei })
     const bomb: Address = `0x${'b0b'.padStart(40, '0')}`
     await net.chain.rpc('anvil_setCode', [bomb, '0xfe'])

@@ -3,12 +3,13 @@ import type { Hex } from 'viem'
 import * as Multicall from '../../src/chain/multicall'
 import * as Receipt from '../../src/chain/receipt'
 import { account } from '../../src/demo/accounts'
-import { balanceOf, execute, mine } from '../../src/demo/chains'
+import { balanceOf, execute } from '../../src/demo/chains'
 import { type Claims, claimMoney } from '../../src/paywall/checkout'
 import * as Transfer from '../../src/protocol/Transfer'
 import { deploy, setAutomine } from '../harness/chains'
 import { outcomeOf } from '../harness/outcome'
 import {
+  mineWhile,
   networkOf,
   payee,
   type SettlementFixture,
@@ -329,8 +330,7 @@ describe('a refusal', () => {
         kind: 'unavailable',
         detail: 'Other payments of this payer are under way; send the same credential again.',
       })
-      await mine(usdg.chain)
-      expect((await first).kind).toBe('confirmed')
+      expect((await mineWhile(usdg.chain, first)).kind).toBe('confirmed')
     } finally {
       await setAutomine(usdg.chain, true)
     }

@@ -1,7 +1,6 @@
 import type { Address, Hex } from 'viem'
 import { type Client, RpcError } from '../../chain/client'
 import * as Multicall from '../../chain/multicall'
-import { isHex } from '../../chain/receipt'
 import * as Abi from '../../protocol/Abi'
 import type { Asset, TransferMethod } from '../../protocol/Asset'
 import {
@@ -17,33 +16,23 @@ const contracts: Readonly<Record<TransferMethod, readonly Address[]>> = {
   permit2: [settlementAddress, permit2CollectorAddress, permit2Address],
 }
 
+export const channelContracts = [...new Set(Object.values(contracts).flat())]
+
 /**
- * The methods of an asset by which a deposit can be paid on a chain, the preferred one first. Throws RpcFault.
+ * The methods of an asset by which a deposit can be paid on a chain, the preferred one first. `missing`:
+ * those of `channelContracts` that the chain lacks. Throws RpcFault.
  */
 export async function readChannelMethods(
   client: Pick<Client, 'call'>,
   asset: Asset,
+  missing: ReadonlySet<Address>,
 ): Promise<readonly TransferMethod[]> {
-  const all = [...new Set(Object.values(contracts).flat())]
-  const missing = await missingOf(client, all)
-  const can = new Map<TransferMethod, boolean>()
+  const methods: TransferMethod[] = []
   for (const method of asset.transfer) {
     const isThere = contracts[method].every((each) => !missing.has(each))
-    can.set(method, isThere && (method === 'permit2' || (await takesBytes(client, asset))))
+    if (isThere && (method === 'permit2' || (await takesBytes(client, asset)))) methods.push(method)
   }
-  return asset.transfer.filter((method) => can.get(method))
-}
-
-async function missingOf(
-  client: Pick<Client, 'call'>,
-  addresses: readonly Address[],
-): Promise<ReadonlySet<Address>> {
-  const missing = await Multicall.findMissing(client, addresses)
-  if (missing !== undefined) return missing
-  const codes = await Promise.all(
-    addresses.map((address) => client.call('eth_getCode', [address, 'latest'])),
-  )
-  return new Set(addresses.filter((_, index) => !isHex(codes[index]) || codes[index] === '0x'))
+  return methods
 }
 
 const receive = Abi.selector(

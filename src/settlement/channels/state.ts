@@ -6,42 +6,42 @@ import type { Rows } from '../../../db/Ledger'
 import type { Payment } from '../../../db/Payment'
 import type * as Voucher from '../../protocol/Channel'
 import * as Crypto from '../../protocol/Crypto'
-import type * as Network from '../../protocol/Network'
 import type { Transfer } from '../../protocol/Transfer'
-import { createTurn, type Turn } from '../state/wait'
+import type { ChannelTerms } from '../../protocol/X402'
+import { createBatches } from '../state/wait'
 
 /** Payment channels in the memory of this process. The ledger has every channel. */
-export type Channels = {
-  /** Signs claims and refunds; offers name its address. Undefined: there are no channels. */
-  authorizer: { key: Uint8Array; address: Address } | undefined
-  /** Channels in use, the newest used last; see `remember`. */
-  known: Map<Hex, Channel>
-  /** Who waits for the turn of a channel, where a request has it. */
-  turns: Map<Hex, (() => void)[]>
-  /** Requests with a reserved voucher, by the id of the payment to be. */
-  running: Map<string, Running>
-  /** When every node of a network last showed its events, by `Context.monotonic`. */
-  seenAt: Map<Network.Id, number>
-  /** What was charged and not claimed, of all channels of a network, atomic. */
-  unclaimed: Map<Network.Id, bigint>
-  /** What is to be done on the chain; see `watchOf`. */
-  watches: Map<Network.Id, ChannelWatch>
+export type Channels = ReturnType<typeof createChannels>
+
+export function createChannels(key: Uint8Array | undefined) {
+  return {
+    /** Signs claims and refunds; offers name its address. Undefined: there are no channels. */
+    authorizer: key && { key, address: Crypto.addressOf(key) },
+    /** Channels in use, the newest used last; see `remember`. */
+    known: new Map<Hex, Channel>(),
+    /** Amounts of vouchers that the ledger keeps, and that this process alone has and gave to no one. */
+    unpublished: new Map<Hex, bigint>(),
+    /** Who waits for the turn of a channel, where a request has it. */
+    turns: new Map<Hex, (() => void)[]>(),
+    /** Requests with a reserved voucher, by the id of the payment to be. */
+    running: new Map<string, Running>(),
+  }
 }
 
-/** A deposit that was paid in. `transaction`: undefined where no node shows it. */
+/** A deposit that was paid in. `transaction`: undefined where this service has not sent it, and adds nothing. */
 export type PaidDeposit = { transaction: Hex | undefined; amountAtomic: bigint }
 
 /** A request whose voucher is reserved, until it is charged or released. */
 export type Running = {
-  channelId: Hex
+  transfer: Presented
   /** The deposit that came with the voucher. */
   deposit: PaidDeposit | undefined
   /** Written with the charge. */
   rows: Rows | undefined
   /** Whose failed requests are counted. */
   debtor: Buyer & { client: string | undefined }
-  /** Called when the next request of the channel may begin. */
-  onEnd: (() => void) | undefined
+  /** Ends what counts as open of the debtor. */
+  close: () => void
 }
 
 /** The end of a request by a channel: its payment, where it costs something, and what it left. */
@@ -61,86 +61,74 @@ export function isPresented(transfer: Transfer): transfer is Presented {
   return transfer.voucher !== undefined
 }
 
-/** What this process does about the channels of a network. */
-export type ChannelWatch = {
-  /** One read of states, with its write, at a time: an older answer must not follow a newer one. */
-  turn: Turn
-  /** Looks again now. */
-  wake: () => void
-  /** Channels to be read again. `blocks`: before that, no voucher of it is taken. */
-  changed: Map<Hex, { blocks: boolean }>
-  /** All channels are to be read: nothing is known of what happened before. */
-  isUnread: boolean
-  /** When all channels with unclaimed money were read, by `Context.monotonic`. */
-  readAt: number
-  /** The newest block whose events were asked for; undefined before. */
-  block: bigint | undefined
-  /** Events of the newest blocks that the nodes show, with their channels. */
-  events: ReadonlyMap<string, Hex>
-  /** Channels that are claimed at the next look, whatever that costs. */
-  due: Set<Hex>
-  /** Withdrawals: when the payer began each, and what is unclaimed. */
-  withdrawals: Map<Hex, { at: number; unclaimedAtomic: bigint }>
-  /** All unclaimed money is claimed at the next look. */
-  isClaimDue: boolean
-  /** When all of it was last claimed, by `Context.monotonic`. */
-  claimedAt: number
-  /** Channels whose claim every node refuses; for the log. */
-  refused: Set<Hex>
-  /** What the claims under way bring a channel to, and since when (unix ms). */
-  claiming: Map<Hex, { amountAtomic: bigint; at: number }>
-  /** The channels of the claims of this process, by job. */
-  claims: Map<string, readonly Hex[]>
-  /** The newest deposit of a channel, and what the channel was charged before. */
-  deposits: Map<Hex, { id: string; chargedAtomic: bigint }>
-  /** Jobs whose caller reads the channels at their end. */
-  awaited: Set<string>
-  /** Receivers for which something was claimed that they do not have. */
-  owed: Map<string, { receiver: Address; token: Address }>
-  /** Since when claims that are due cannot be sent (unix ms), and why. */
-  late: { since: number; reason: string } | undefined
-  isLateLogged: boolean
-  /** Open channels at the last look. */
-  open: number
-  /** Wei that deposits and refunds have cost on a UTC day. */
-  sponsored: { day: number; wei: bigint }
-  /** When a signer may send the full number of deposits and refunds again, unix ms. */
-  fullAt: Map<string, number>
-  /** Claims and sweeps of this process. They never reject. */
-  running: Set<Promise<void>>
-}
+/** A time before all others: what happened then is due. */
+export const atOnce = Number.NEGATIVE_INFINITY
 
-/** The watch of a network. */
-export function watchOf({ channels }: { channels: Channels }, id: Network.Id): ChannelWatch {
-  const known = channels.watches.get(id)
-  if (known) return known
-  const watch: ChannelWatch = {
-    turn: createTurn(),
-    wake: () => {},
-    changed: new Map(),
-    isUnread: true,
-    readAt: Number.NEGATIVE_INFINITY,
-    block: undefined,
-    events: new Map(),
-    due: new Set(),
-    withdrawals: new Map(),
-    isClaimDue: false,
-    claimedAt: Number.NEGATIVE_INFINITY,
-    refused: new Set(),
-    claiming: new Map(),
-    claims: new Map(),
-    deposits: new Map(),
-    awaited: new Set(),
-    owed: new Map(),
-    late: undefined,
-    isLateLogged: false,
+/** Whom channels pay, and in what. */
+export type Owed = { receiver: Address; token: Address }
+
+/** Channels that one call reads. */
+export const pageMax = 100
+
+/** What this process does about the channels of a network. */
+export type ChannelWatch = ReturnType<typeof createChannelWatch>
+
+export function createChannelWatch() {
+  return {
+    /** What offers say of channels, as long as nothing changes. */
+    terms: undefined as ChannelTerms | undefined,
+    /** Open channels at the last look. */
     open: 0,
-    sponsored: { day: 0, wei: 0n },
-    fullAt: new Map(),
-    running: new Set(),
+    /** What was charged and not claimed, of all channels, atomic. */
+    unclaimedAtomic: 0n,
+    /** Looks again now. */
+    wake: () => {},
+
+    // Of the reads of the chain. Times are by `Context.monotonic`.
+
+    /**
+     * Reads of states, with their writes: an older answer must not follow a newer one. Together, because a
+     * node may be slow, and strangers may ask for many.
+     */
+    reads: createBatches<Hex>(pageMax),
+    /** When every node last showed its events. */
+    seenAt: atOnce,
+    /** Channels to be read again. `blocks`: before that, no voucher of it is taken. */
+    changed: new Map<Hex, { blocks: boolean }>(),
+    /**
+     * When all channels with unclaimed money were read. `atOnce`: all open ones are to be read, because
+     * nothing is known of what happened before.
+     */
+    readAt: atOnce,
+    /** The newest block whose events were asked for; undefined before. */
+    block: undefined as bigint | undefined,
+    /** Events of the newest blocks that the nodes show, with their channels. */
+    events: new Map<string, Hex>(),
+    /** Jobs whose caller reads the channels at their end. */
+    awaited: new Set<string>(),
+
+    // Of claims.
+
+    /** Withdrawals: when the payer began each, and what is unclaimed. */
+    withdrawals: new Map<Hex, { at: number; unclaimedAtomic: bigint }>(),
+    /** When all unclaimed money was last claimed, by `Context.monotonic`; `atOnce`: at the next look. */
+    claimedAt: atOnce,
+    /** What the claims under way bring a channel to, atomic. */
+    claiming: new Map<Hex, bigint>(),
+    /** Channels whose claim every node refuses; for the log. */
+    refused: new Set<Hex>(),
+    /** Receivers for which something was claimed that they do not have. */
+    owed: new Map<string, Owed>(),
+    /** Since when claims that are due cannot be sent (unix ms), and why. */
+    late: undefined as { since: number; reason: string } | undefined,
+
+    // Of deposits and refunds, which cost their payers nothing.
+
+    /** The newest deposit of a channel, and what the channel was charged before. */
+    deposits: new Map<Hex, { id: string; chargedAtomic: bigint }>(),
+    /** When a signer may send the full number of deposits and refunds again, unix ms. */
+    fullAt: new Map<string, number>(),
   }
-  channels.watches.set(id, watch)
-  return watch
 }
 
 /** Channels that are kept in memory; any other one is read again. */
@@ -149,31 +137,24 @@ const knownMax = 10_000
 /** Requests that may wait for the turn of one channel. */
 const waitingMax = 16
 
-export function createChannels(key: Uint8Array | undefined): Channels {
-  return {
-    authorizer: key && { key, address: Crypto.addressOf(key) },
-    known: new Map(),
-    turns: new Map(),
-    running: new Map(),
-    seenAt: new Map(),
-    unclaimed: new Map(),
-    watches: new Map(),
-  }
-}
-
 /**
  * Keeps a channel as it was read. A read may be older than a charge that this process knows, and what
  * is charged only grows, so the greater one stays. Returns what is kept.
  */
-export function remember({ known, turns }: Channels, read: Channel): Channel {
+export function remember({ known, unpublished, turns }: Channels, read: Channel): Channel {
   const before = known.get(read.id)
   const isOlder = before !== undefined && before.chargedAtomic > read.chargedAtomic
+  // The account that is paid may claim by itself.
+  if (before?.claimedAtomic !== read.claimedAtomic) unpublished.delete(read.id)
   const { chargedAtomic, signed } = isOlder ? before : read
   const channel = isOlder ? { ...read, chargedAtomic, signed } : read
   known.delete(read.id)
   known.set(read.id, channel)
   const [oldest] = known.keys()
-  if (known.size > knownMax && oldest !== undefined && !turns.has(oldest)) known.delete(oldest)
+  if (known.size > knownMax && oldest !== undefined && !turns.has(oldest)) {
+    known.delete(oldest)
+    unpublished.delete(oldest)
+  }
   return channel
 }
 
@@ -181,31 +162,14 @@ export function remember({ known, turns }: Channels, read: Channel): Channel {
  * Takes the turn of a channel, which has one request at a time. Resolves with its release, which may be
  * called again, or with undefined after the time (ms).
  */
-export function takeTurn(
+export async function takeTurn(
   { turns }: Channels,
   id: Hex,
   waitMs: number,
-): Promise<(() => void) | undefined> | (() => void) {
+): Promise<(() => void) | undefined> {
   const waiting = turns.get(id)
-  if (waiting === undefined) {
-    turns.set(id, [])
-    return releaseOf(turns, id)
-  }
-  if (waiting.length >= waitingMax) return Promise.resolve(undefined)
-  return new Promise((resolve) => {
-    const begin = () => {
-      clearTimeout(timer)
-      resolve(releaseOf(turns, id))
-    }
-    const timer = setTimeout(() => {
-      waiting.splice(waiting.indexOf(begin), 1)
-      resolve(undefined)
-    }, waitMs)
-    waiting.push(begin)
-  })
-}
-
-function releaseOf(turns: Channels['turns'], id: Hex): () => void {
+  if (waiting === undefined) turns.set(id, [])
+  else if (waiting.length >= waitingMax || !(await waitIn(waiting, waitMs))) return undefined
   let isOver = false
   return () => {
     if (isOver) return
@@ -214,4 +178,19 @@ function releaseOf(turns: Channels['turns'], id: Hex): () => void {
     if (next === undefined) turns.delete(id)
     else next()
   }
+}
+
+/** Whether the turn came in time. */
+function waitIn(waiting: (() => void)[], waitMs: number): Promise<boolean> {
+  return new Promise((resolve) => {
+    const begin = () => {
+      clearTimeout(timer)
+      resolve(true)
+    }
+    const timer = setTimeout(() => {
+      waiting.splice(waiting.indexOf(begin), 1)
+      resolve(false)
+    }, waitMs)
+    waiting.push(begin)
+  })
 }

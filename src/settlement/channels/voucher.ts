@@ -1,46 +1,31 @@
 import type { Hex } from 'viem'
 import type { Authorization, Charge } from '../../../db/Authorization'
-import type { Channel, Reserved } from '../../../db/Channel'
-import { storageCode } from '../../../db/fault'
-import type { Rows } from '../../../db/Ledger'
+import type { Channel, OnChain } from '../../../db/Channel'
 import type { Payment, Purpose } from '../../../db/Payment'
 import * as Refusals from '../read/refusals'
 import type { Outcome } from '../send/Outcome'
 import { rowOf } from '../send/transaction'
 import { about, type ChainState, type Context, chainOf } from '../state/state'
+import { untilWritten } from '../state/wait'
 import { type Authorized, type AuthorizeOptions, newCeiling } from '../upto/authorize'
 import type { Forwarded } from '../upto/charges'
-import type { Debtor } from '../upto/credit'
 import { noteCharged } from './claims'
-import { deposit } from './deposit'
+import { type Deposited, deposit } from './deposit'
+import { readUntil } from './sponsored'
 import {
   type ChargedAuthorization,
-  type PaidDeposit,
   type Presented,
   type Running,
   remember,
   type Settled,
 } from './state'
-import { mayTake, readChannels } from './watch'
+import { mayTake, syncChannels } from './watch'
 
 /*
  * A voucher in the place of a transfer. `authorize` reserves it in the ledger before its request is
  * forwarded, and `charge` writes what the answer costs as a confirmed payment. The chain has no part in
  * either, so nothing is left to be settled.
  */
-
-/** What only a voucher needs of its request. */
-export type VoucherOptions = {
-  requestId: string
-  /** Longest wait for a deposit, ms. */
-  waitMs: number
-  /** Written with the charge. */
-  rows: Rows | undefined
-  /** Called when the next request of the channel may begin. */
-  onEnd: (() => void) | undefined
-}
-
-type Options = Pick<AuthorizeOptions, 'id' | 'receivedAt' | 'client'> & VoucherOptions
 
 /** The channel of a voucher, from memory or else from the ledger. Undefined: the ledger lacks it. */
 export async function findChannel(
@@ -81,160 +66,115 @@ export async function authorize(
   context: Context,
   transfer: Presented,
   purpose: Purpose,
-  options: Options,
+  { id, receivedAt, client, requestId, waitMs = 0, rows }: AuthorizeOptions,
 ): Promise<Authorized | Refusals.PaymentRefusal> {
-  const { ledger, channels, credit, now, log } = context
-  const { id, receivedAt, rows, onEnd } = options
-  const chain = chainOf(context, transfer.network)
-  const refused = refuseUnread(context, chain, transfer)
-  if (refused) return refused
-  const debtor = debtorOf(transfer, purpose, options.client)
+  const { ledger, channels, credit, progress, policy, now, log } = context
+  const { network, asset, amountAtomic, signature, voucher } = transfer
+  const chain = chainOf(context, network)
+  if (asset !== chain.network.asset.address) throw new Error('not a channel of the asset')
+  if (progress.isStopping || policy.isPaused(network)) return Refusals.unavailable(undefined)
+  if (ledger.fault() !== undefined) return Refusals.unrecordable
+  const { channelId, maxAtomic, config } = voucher
+  const { merchant, fingerprint } = purpose
+  // Whose risk a request is until it is charged: the money is there, but a request may make its upstream
+  // fail, and then the work was for nothing. The signer, because a payer may not have chosen it.
+  const debtor = { network, asset, payer: config.payerAuthorizer, merchant, client }
+  let close = () => {}
   try {
-    await credit.read(debtor, transfer.amountAtomic)
-    const opened =
-      credit.refuse(debtor, transfer.amountAtomic, { isSecured: true }) ??
-      (await open(context, chain, transfer, options))
-    if (!('channel' in opened) || 'reason' in opened) return opened
-    const { channel } = opened
-    const reserved: Reserved = {
-      id,
-      maxAtomic: transfer.voucher.maxAtomic,
-      signature: transfer.signature,
-      fingerprint: purpose.fingerprint,
-      at: now(),
-    }
-    const written = await ledger.channels.reserve(channel.id, {
-      baseAtomic: baseOf(transfer),
-      reserved,
-    })
-    if (written === undefined) throw new Error(`channel ${channel.id} is not in the ledger`)
+    await credit.read(debtor, amountAtomic)
+    const uncredited = credit.refuse(debtor, amountAtomic, { isSecured: true })
+    if (uncredited) return uncredited
+    close = credit.open(debtor, amountAtomic)
+    const opened = await open(context, chain, transfer, waitMs)
+    if (opened && opened.kind !== 'deposited') return opened
+    const reserved = { id, maxAtomic, signature, fingerprint, at: now() }
+    const baseAtomic = baseOf(transfer)
+    const written = await ledger.channels.reserve({ channelId, baseAtomic, reserved })
+    if (written === undefined) throw new Error(`channel ${channelId} is not in the ledger`)
     // Another process has charged or reserved something since it was read.
     if (written !== 'reserved') {
       const current = remember(channels, written)
-      return refuseTake(context, chain, transfer, current) ?? outOfStep(current, busyDetail)
+      return (
+        refuseTake(context, chain, transfer, current) ?? outOfStep(context, current, busyDetail)
+      )
     }
-    const { deposit } = opened
-    channels.running.set(id, { channelId: channel.id, deposit, rows, debtor, onEnd })
+    channels.running.set(id, { transfer, deposit: opened, rows, debtor, close })
     const asked = { id, transfer, purpose, receivedAt }
     const authorization = newCeiling(asked, chain.head.number, now())
     return { kind: 'authorized', authorization: { ...authorization, state: 'authorized' } }
   } catch (error) {
-    log('settlement-fault', { ...about({ id, requestId: options.requestId }), error })
+    log('settlement-fault', { ...about({ id, requestId }), error })
     return Refusals.unavailable(error)
+  } finally {
+    if (!channels.running.has(id)) close()
   }
 }
 
-/** The checks that need neither the channel nor a node. */
-function refuseUnread(
-  { ledger, progress, policy }: Context,
-  { network }: ChainState,
-  { asset }: Presented,
-): Refusals.PaymentRefusal | undefined {
-  if (asset !== network.asset.address) throw new Error('not a channel of the asset')
-  if (progress.isStopping || policy.isPaused(network.id)) return Refusals.unavailable(undefined)
-  return ledger.fault() === undefined ? undefined : Refusals.unrecordable
-}
-
-/**
- * Whose risk a request is until it is charged: the money is there, but a request may make its upstream fail,
- * and then the work was for nothing. The signer, because a payer may not have chosen it.
- */
-function debtorOf(
-  { network, asset, voucher }: Presented,
-  { merchant }: Purpose,
-  client: string | undefined,
-): Debtor {
-  return { network, asset, payer: voucher.config.payerAuthorizer, merchant, client }
-}
-
-type Opened = { channel: Channel; deposit: PaidDeposit | undefined }
-
-/** The channel that pays, after its deposit. */
+/** Why the channel does not pay, or the deposit that was paid into it. Undefined: it pays as it is. */
 async function open(
   context: Context,
   chain: ChainState,
   transfer: Presented,
-  options: Options,
-): Promise<Opened | Refusals.PaymentRefusal> {
-  const { voucher } = transfer
-  const known = await findChannel(context, voucher.channelId)
-  if (voucher.kind === 'deposit') {
-    // A request that is not served costs no deposit.
-    const early =
-      known &&
-      (await refuseKnown(context, transfer, known, (row) => {
-        return mayTake(context, chain, row) ?? refuseBase(transfer, row)
-      }))
-    if (early !== undefined && 'kind' in early) return early
-    const paid = await deposit(context, chain, transfer, options)
-    if (paid.kind !== 'deposited') return paid
-    const refused = refuseTake(context, chain, transfer, paid.channel)
-    return refused ?? { channel: paid.channel, deposit: paid }
-  }
-  if (known === undefined) return openUnknown(context, chain, transfer)
-  const checked = await refuseKnown(context, transfer, known, (row) =>
-    refuseTake(context, chain, transfer, row),
-  )
-  return 'kind' in checked ? checked : { channel: checked, deposit: undefined }
+  waitMs: number,
+): Promise<Deposited | Refusals.PaymentRefusal | undefined> {
+  const { channelId, kind } = transfer.voucher
+  const known = await findChannel(context, channelId)
+  const refuse = (row: Channel) => refuseTake(context, chain, transfer, row)
+  if (kind !== 'deposit')
+    return known
+      ? refuseKnown(context, chain, known, refuse)
+      : openUnknown(context, chain, transfer)
+  // A request that is not served costs no deposit.
+  const early =
+    known &&
+    (await refuseKnown(context, chain, known, (row) => {
+      return mayTake(context, chain, row) ?? refuseBase(context, transfer, row)
+    }))
+  if (early) return early
+  const paid = await deposit(context, chain, transfer, { waitMs })
+  return paid.kind === 'deposited' ? (refuse(paid.channel) ?? paid) : paid
 }
 
-/** Checks a channel in memory. With several processes it is read again before it is refused. */
-async function refuseKnown(
+/**
+ * Checks a channel in memory. With several processes it is read again before it is refused, and its balance
+ * always: a deposit may have been sent by its payer, or before a start that has not read it yet.
+ */
+export async function refuseKnown(
   context: Context,
-  transfer: Presented,
+  chain: ChainState,
   known: Channel,
   check: (channel: Channel) => Refusals.PaymentRefusal | undefined,
-): Promise<Channel | Refusals.PaymentRefusal> {
+): Promise<Refusals.PaymentRefusal | undefined> {
   const { ledger, channels } = context
   const refused = check(known)
-  if (refused === undefined) return (await refuseSpent(context, transfer, known)) ?? known
-  const read = ledger.lanes.isShared ? await ledger.channels.find(known.id) : undefined
-  if (read === undefined) return refused
-  const current = remember(channels, read)
-  return check(current) ?? (await refuseSpent(context, transfer, current)) ?? current
+  if (refused === undefined) return undefined
+  const isAbove = 'reason' in refused && refused.reason === aboveBalance
+  if (isAbove) await syncChannels(context, chain, [known.id])
+  const isRead = isAbove || ledger.lanes.isShared
+  const read = isRead ? await ledger.channels.find(known.id) : undefined
+  return read ? check(remember(channels, read)) : refused
 }
 
 /**
- * A voucher pays once. One that was charged less than it allows is published by its claim, and everybody
- * could spend the rest. A voucher above all others before costs no read.
- */
-async function refuseSpent(
-  { ledger }: Context,
-  { voucher, signature }: Presented,
-  channel: Channel,
-): Promise<Refusals.PaymentRefusal | undefined> {
-  const { signed } = channel
-  const isNew = signed === undefined || voucher.maxAtomic > signed.maxAtomic
-  if (isNew || !(await ledger.channels.isSpent(channel, signature))) return undefined
-  const detail = `The voucher of ${voucher.maxAtomic} has paid for a request: sign another amount.`
-  return outOfStep(channel, detail)
-}
-
-/**
- * A channel that this ledger does not have, as after a backup was restored: what the chain shows of it
- * is all that was charged. What was signed is never inferred from what a client says.
+ * Stores a channel that this ledger does not have, as after a backup was restored: what the chain shows of it
+ * is all that was charged. What was signed is never inferred from what a client says. Resolves with why it
+ * does not pay.
  */
 export async function openUnknown(
   context: Context,
   chain: ChainState,
   transfer: Presented,
-): Promise<Opened | Refusals.PaymentRefusal> {
-  const { ledger, channels, now } = context
-  const { channelId: id, config } = transfer.voucher
-  const state = (await readChannels(chain, [id])).get(id)
-  if (state === undefined) return Refusals.unavailable(undefined)
-  if (state.balanceAtomic === 0n) {
-    const detail = `The channel ${id} has no money on ${transfer.network}: send a deposit.`
+): Promise<Refusals.PaymentRefusal | undefined> {
+  const isShown = ({ balanceAtomic }: OnChain) => balanceAtomic > 0n
+  const channel = await readUntil(context, chain, transfer, { isShown, limitMs: 0 })
+  if (channel === undefined) {
+    const { network, voucher } = transfer
+    const detail = `The channel ${voucher.channelId} has no money on ${network}: send a deposit.`
     return Refusals.refuse('invalid_batch_settlement_evm_channel_not_found', detail)
   }
-  await ledger.channels.insert({ id, network: chain.network.id, config }, state, now())
-  const row = await ledger.channels.find(id)
-  if (row === undefined) throw new Error(`channel ${id} was not stored`)
-  const channel = remember(channels, row)
-  if (baseOf(transfer) !== channel.chargedAtomic) {
-    return { ...outOfStep(channel, unknownDetail), isUnknown: true }
-  }
-  return refuseTake(context, chain, transfer, channel) ?? { channel, deposit: undefined }
+  if (baseOf(transfer) !== channel.chargedAtomic)
+    return { ...outOfStep(context, channel, unknownDetail), isUnknown: true }
+  return refuseTake(context, chain, transfer, channel)
 }
 
 /** Why a voucher does not pay now. */
@@ -244,23 +184,37 @@ function refuseTake(
   transfer: Presented,
   channel: Channel,
 ): Refusals.PaymentRefusal | undefined {
-  const refused = mayTake(context, chain, channel) ?? refuseBase(transfer, channel)
+  const refused = mayTake(context, chain, channel) ?? refuseBase(context, transfer, channel)
   if (refused) return refused
   const { maxAtomic } = transfer.voucher
   if (maxAtomic <= channel.balanceAtomic) return undefined
   const detail = `The voucher is of ${maxAtomic}, and the channel has ${channel.balanceAtomic}: deposit more.`
-  const reason = 'invalid_batch_settlement_evm_cumulative_exceeds_balance'
-  return { kind: 'refused', reason, detail, channel }
+  return outOfStep(context, channel, detail, aboveBalance)
 }
 
-function refuseBase(transfer: Presented, channel: Channel): Refusals.PaymentRefusal | undefined {
-  const { chargedAtomic } = channel
-  if (baseOf(transfer) === chargedAtomic) return undefined
+const aboveBalance = 'invalid_batch_settlement_evm_cumulative_exceeds_balance'
+
+/**
+ * A claim publishes the voucher that it claims by, and everybody could spend what that allows above its
+ * charge. Others were sent by their buyer only.
+ */
+function refuseBase(
+  context: Context,
+  transfer: Presented,
+  channel: Channel,
+): Refusals.PaymentRefusal | undefined {
+  const { id, chargedAtomic, signed } = channel
   const { maxAtomic } = transfer.voucher
+  if (baseOf(transfer) === chargedAtomic) {
+    const isUnpublished = context.channels.unpublished.get(id) === maxAtomic
+    if (signed?.maxAtomic !== maxAtomic || isUnpublished) return undefined
+    const detail = `The voucher of ${maxAtomic} has paid for a request: sign another amount.`
+    return outOfStep(context, channel, detail)
+  }
   const detail =
     `The voucher is of ${maxAtomic}. It must be of ${chargedAtomic + transfer.amountAtomic}: ` +
     `${chargedAtomic} was charged before, and the price is ${transfer.amountAtomic}.`
-  return outOfStep(channel, detail)
+  return outOfStep(context, channel, detail)
 }
 
 const unknownDetail =
@@ -268,13 +222,20 @@ const unknownDetail =
 export const busyDetail =
   'Another request of this channel is in progress: send it again, or use another channel beside it.'
 
-/** The refusal that lets a client correct itself by the state of the channel. */
-export function outOfStep(channel: Channel | undefined, detail: string): Refused {
-  const reason = 'invalid_batch_settlement_evm_cumulative_amount_mismatch'
+/** The refusal that lets a client correct itself by the state of the channel, which shows its voucher. */
+export function outOfStep(
+  { channels }: Pick<Context, 'channels'>,
+  channel: Channel | undefined,
+  detail: string,
+  reason: Refused['reason'] = 'invalid_batch_settlement_evm_cumulative_amount_mismatch',
+): Refused {
+  if (channel) channels.unpublished.delete(channel.id)
   return { kind: 'refused', reason, detail, ...(channel && { channel }) }
 }
 
 type Refused = Extract<Outcome, { kind: 'refused' }>
+
+type Charged = Authorization & { charge: Charge }
 
 /**
  * Charges a reserved voucher what its answer costs; 0 releases it. Resolves when that is on the disk.
@@ -287,54 +248,55 @@ export async function charge(
   forwarded: Forwarded,
 ): Promise<ChargedAuthorization> {
   const { ledger, channels, credit, metrics } = context
-  const { id, transfer } = authorization
   const { amountAtomic } = charged
+  const { id } = authorization
   const running = channels.running.get(id)
   if (running === undefined) throw new Error(`${id} was ended before`)
+  const { transfer, deposit, debtor } = running
   if (amountAtomic < 0n || amountAtomic > transfer.amountAtomic) {
     throw new Error(`the charge of ${id} is above its price`)
   }
-  const { channelId, deposit, debtor } = running
+  const { network, payer, voucher } = transfer
   const end = { ...authorization, charge: charged, delivered: forwarded.delivered }
+  const release = () => ledger.channels.release(voucher.channelId, id)
   channels.running.delete(id)
   try {
     if (amountAtomic > 0n) {
-      const charging = { running, amountAtomic, forwarded }
-      const settled = await write(context, authorization, charging)
+      const settled = await write(context, end, running, forwarded.begins)
       credit.countCharged(debtor.payer, debtor.client)
-      metrics.charged(transfer.network, 'metered')
+      if (debtor.payer !== payer) credit.countSigned(debtor, amountAtomic)
+      metrics.charged(network, 'metered')
       return { ...end, state: 'sent', settled }
     }
-    await untilWritten(context, () => ledger.channels.release(channelId, id))
+    await untilWritten(context, release)
     if (forwarded.isLost) {
       credit.countUnpaid(debtor.payer, debtor.client)
       credit.lose(id, debtor, transfer.amountAtomic)
     }
-    metrics.charged(transfer.network, 'void')
-    const channel = await findChannel(context, channelId)
+    metrics.charged(network, 'void')
+    const channel = await findChannel(context, voucher.channelId)
     return { ...end, state: 'void', ...(channel && { settled: { channel, deposit } }) }
   } catch (error) {
     // What was not charged must not keep the channel reserved. Of a charge that was written it ends nothing.
-    await ledger.channels.release(channelId, id).catch(() => false)
+    await release().catch(() => false)
     throw error
   } finally {
-    running.onEnd?.()
+    running.close()
   }
 }
 
-type Charging = { running: Running; amountAtomic: bigint; forwarded: Forwarded }
-
 async function write(
   context: Context,
-  { id, transfer, purpose, receivedAt, knownBlock, createdAt }: Authorization,
-  { running, amountAtomic, forwarded }: Charging,
+  { id, purpose, receivedAt, knownBlock, createdAt, charge, delivered }: Charged,
+  { transfer, rows, deposit }: Running,
+  begins: boolean | undefined,
 ): Promise<Settled> {
   const { ledger, channels, metrics, now } = context
-  const { channelId, rows, deposit } = running
-  const { delivered, begins } = forwarded
+  const { channelId, maxAtomic } = transfer.voucher
+  const { amountAtomic } = charge
   const at = now()
   const asked = { id, transfer: { ...transfer, amountAtomic }, purpose, receivedAt }
-  const payment = {
+  const row = {
     ...rowOf(asked, channelId, { knownBlock, at: createdAt }),
     state: 'confirmed' as const,
     confirmedAt: at,
@@ -346,37 +308,24 @@ async function write(
       ...delivered,
     }),
   }
-  const input = { channelId, reservationId: id, payment, rows }
-  const written = await untilWritten(context, () => ledger.channels.charge(input))
+  const chargedAtomic = baseOf(transfer) + amountAtomic
+  const covers = (signed: Channel['signed']) => signed && signed.maxAtomic >= chargedAtomic
+  // Before the ledger has it, from where a claim may take it at once. Another process may, too.
+  if (!ledger.lanes.isShared && !covers(channels.known.get(channelId)?.signed))
+    channels.unpublished.set(channelId, maxAtomic)
+  const written = await untilWritten(context, () => ledger.channels.charge({ row, rows }))
   if (written === undefined) throw new Error(`the reservation of ${id} is gone`)
   const before = await findChannel(context, channelId)
   if (before === undefined) throw new Error(`channel ${channelId} is not in the ledger`)
-  const maxAtomic = transfer.voucher?.maxAtomic ?? 0n
-  const isGreatest = (before.signed?.maxAtomic ?? 0n) <= maxAtomic
   const channel = remember(channels, {
     ...before,
-    chargedAtomic: maxAtomic - transfer.amountAtomic + amountAtomic,
-    signed: isGreatest ? { maxAtomic, signature: transfer.signature } : before.signed,
+    chargedAtomic,
+    signed: covers(before.signed) ? before.signed : { maxAtomic, signature: transfer.signature },
     reserved: undefined,
   })
   metrics.paid(written)
-  noteCharged(context, chainOf(context, transfer.network), channel, amountAtomic)
+  noteCharged(chainOf(context, transfer.network), channel, amountAtomic)
   return { payment: written, channel, deposit }
-}
-
-/** Repeats a write while the storage fails: an answer is kept back until its charge is on the disk. */
-async function untilWritten<T>(
-  { ledger, progress }: Pick<Context, 'ledger' | 'progress'>,
-  change: () => Promise<T>,
-): Promise<T> {
-  for (;;) {
-    try {
-      return await change()
-    } catch (error) {
-      if (storageCode(error) === undefined) throw error
-      await ledger.writable(progress.signal)
-    }
-  }
 }
 
 /** The payment of a charge, which is confirmed since the charge was written. */

@@ -1,21 +1,18 @@
 import type { Hex } from 'viem'
 import type { Channel, OnChain } from '../../../db/Channel'
-import { type CallOptions, type Node, RpcFault } from '../../chain/client'
+import { type CallOptions, type Client, type Node, RpcFault } from '../../chain/client'
 import * as Multicall from '../../chain/multicall'
 import * as Amount from '../../protocol/Amount'
 import * as Voucher from '../../protocol/Channel'
 import * as Refusals from '../read/refusals'
 import type { ChainState, Context } from '../state/state'
 import { attemptOf, hasFailed } from './send'
-import { type ChannelWatch, remember, watchOf } from './state'
+import { atOnce, type ChannelWatch, remember } from './state'
 
 /*
  * The state of channels on the chain. What a voucher is worth depends on it, and only what was claimed
  * is safe from a withdrawal, so no URL alone is believed where another one is worse.
  */
-
-/** Channels that one call reads. */
-export const pageMax = 100
 
 /** Longest wait for one answer, where there is another node, ms. */
 const answerMs = 2_000
@@ -23,25 +20,29 @@ const answerMs = 2_000
 /**
  * What the nodes of a network have of channels, of all URLs that answer the worst for the payee: the
  * least balance, a withdrawal that any shows. Also the least claimed: a node that shows more than there is
- * must not keep us from claiming. Throws RpcFault or RpcError when none answers.
+ * must not keep us from claiming. And the least nonce of refunds, whose signatures may still be used.
+ * Throws RpcFault or RpcError when none answers.
  */
 export async function readChannels(
-  { client, network }: Pick<ChainState, 'client' | 'network'>,
+  { client }: Pick<ChainState, 'client'>,
   ids: readonly Hex[],
 ): Promise<ReadonlyMap<Hex, OnChain>> {
-  const { nodes } = client
-  const options = nodes.length > 1 ? { timeoutMs: answerMs } : {}
-  const answers = await Promise.allSettled(nodes.map((node) => readFrom(node, ids, options)))
-  const read = answers.flatMap((answer) => (answer.status === 'fulfilled' ? [answer.value] : []))
-  const [failed] = answers
-  if (read.length === 0)
-    throw failed?.status === 'rejected' ? failed.reason : new RpcFault(`no node of ${network.id}`)
-  const states = new Map<Hex, OnChain>()
-  for (const [index, id] of ids.entries()) {
-    const worst = read.flatMap((each) => each[index] ?? []).reduce(worse)
-    states.set(id, worst)
-  }
-  return states
+  const options = client.nodes.length > 1 ? { timeoutMs: answerMs } : {}
+  const read = await askAll(client, (node) => readFrom(node, ids, options))
+  const worstOf = (index: number) => read.flatMap((each) => each[index] ?? []).reduce(worse)
+  return new Map(ids.map((id, index) => [id, worstOf(index)]))
+}
+
+/** What the nodes answer that answer. Rejects as the first one where none does. */
+export async function askAll<T>(
+  { nodes }: Pick<Client, 'nodes'>,
+  ask: (node: Node) => Promise<T>,
+): Promise<readonly T[]> {
+  const asked = nodes.map(ask)
+  const answers = await Promise.allSettled(asked)
+  const given = answers.flatMap((each) => (each.status === 'fulfilled' ? [each.value] : []))
+  if (given.length === 0) await asked[0]
+  return given
 }
 
 function worse(one: OnChain, other: OnChain): OnChain {
@@ -49,7 +50,7 @@ function worse(one: OnChain, other: OnChain): OnChain {
     balanceAtomic: Amount.least(one.balanceAtomic, other.balanceAtomic),
     claimedAtomic: Amount.least(one.claimedAtomic, other.claimedAtomic),
     withdrawAt: one.withdrawAt ?? other.withdrawAt,
-    refundNonce: Amount.greatest(one.refundNonce, other.refundNonce),
+    refundNonce: Amount.least(one.refundNonce, other.refundNonce),
   }
 }
 
@@ -77,23 +78,21 @@ export async function syncChannels(
   chain: ChainState,
   ids: readonly Hex[],
 ): Promise<void> {
-  const watch = watchOf(context, chain.network.id)
-  for (let start = 0; start < ids.length; start += pageMax) {
-    const page = ids.slice(start, start + pageMax)
-    await watch.turn(async () => {
-      const marks = page.map((id) => watch.changed.get(id))
-      const at = context.now()
-      const states = await readChannels(chain, page)
-      for (const [index, id] of page.entries()) {
-        const state = states.get(id)
-        const safe = state && (await withoutRefund(context, id, state))
-        const read = safe && (await context.ledger.channels.sync(id, safe, at))
-        // What has changed since the read is read once more.
-        if (watch.changed.get(id) === marks[index]) watch.changed.delete(id)
-        if (read) await note(context, watch, remember(context.channels, read))
-      }
-    })
-  }
+  const { changed, reads } = chain.channels
+  await reads(ids, async (page) => {
+    const marks = page.map((id) => changed.get(id))
+    const at = context.now()
+    const states = await readChannels(chain, page)
+    const write = async (id: Hex, index: number) => {
+      const state = states.get(id)
+      const safe = state && (await withoutRefund(context, id, state))
+      const read = safe && (await context.ledger.channels.sync(id, safe, at))
+      // What has changed since the read is read once more.
+      if (changed.get(id) === marks[index]) changed.delete(id)
+      if (read) note(context, chain.channels, remember(context.channels, read))
+    }
+    await Promise.all(page.map(write))
+  })
 }
 
 /**
@@ -108,36 +107,21 @@ async function withoutRefund({ ledger }: Context, id: Hex, state: OnChain): Prom
 }
 
 /** Sees to what follows from the state of a channel. */
-async function note(context: Context, watch: ChannelWatch, channel: Channel): Promise<void> {
-  const { id, network, chargedAtomic, claimedAtomic, withdrawAt } = channel
-  const unclaimedAtomic = chargedAtomic - claimedAtomic
-  if (unclaimedAtomic <= 0n) watch.due.delete(id)
-  await endRefund(context, channel)
+function note(context: Context, watch: ChannelWatch, channel: Channel): void {
+  const { id, network, config, chargedAtomic, claimedAtomic, withdrawAt } = channel
+  const { receiver, token } = config
+  // Also another account may have claimed something of it.
+  watch.owed.set(`${receiver} ${token}`, { receiver, token })
   if (withdrawAt === undefined) {
     watch.withdrawals.delete(id)
     return
   }
   const isNew = !watch.withdrawals.has(id)
+  const unclaimedAtomic = chargedAtomic - claimedAtomic
   watch.withdrawals.set(id, { at: withdrawAt, unclaimedAtomic })
-  if (unclaimedAtomic > 0n) watch.due.add(id)
   if (!isNew) return
   context.log('channel-withdrawal', { channel: id, network, unclaimedAtomic })
   watch.wake()
-}
-
-/** A reservation of a refund that never reached its job ends after this time, ms. */
-const refundLostMs = 120_000
-
-/** Ends the reservation of a refund that the chain has, or that will never be sent. */
-async function endRefund(
-  { ledger, now }: Context,
-  { id, reserved, refundNonce }: Channel,
-): Promise<void> {
-  const nonce = reserved && nonceOfRefund(reserved)
-  if (reserved === undefined || nonce === undefined) return
-  const job = await ledger.jobs.find(refundJob(id, nonce))
-  const isOver = job === undefined ? now() - reserved.at > refundLostMs : hasFailed(job)
-  if (refundNonce > nonce || isOver) await ledger.channels.release(id, reserved.id)
 }
 
 const refundPrefix = 'refund:'
@@ -158,11 +142,10 @@ export function refundJob(id: Hex, nonce: bigint): string {
 
 /** Why no voucher of a channel is taken now. No I/O. */
 export function mayTake(
-  context: Context,
-  { network, abilities }: ChainState,
+  { monotonic, now }: Context,
+  { network, abilities, channels: watch }: ChainState,
   { id, withdrawAt, syncedAt }: Channel,
 ): Refusals.PaymentRefusal | undefined {
-  const { channels, monotonic, now } = context
   const terms = network.channels
   if (terms === undefined || abilities.channelMethods.length === 0)
     return Refusals.later(`Channels are not taken on ${network.id} now.`, 60)
@@ -170,15 +153,14 @@ export function mayTake(
     const detail = `A withdrawal of the channel ${id} has begun: no voucher is taken until it is over.`
     return Refusals.refuse('invalid_batch_settlement_evm_withdrawal_pending', detail)
   }
-  const watch = watchOf(context, network.id)
-  const seenMs = monotonic() - (channels.seenAt.get(network.id) ?? Number.NEGATIVE_INFINITY)
+  const seenMs = monotonic() - watch.seenAt
   if (Math.min(seenMs, now() - syncedAt) > terms.withdrawDelayMs / 10)
     return Refusals.later('The nodes do not show the state of channels now; try again.', 10)
   if (watch.changed.get(id)?.blocks)
     return Refusals.later('The channel is being read from the chain; try again.', 1)
-  if ((channels.unclaimed.get(network.id) ?? 0n) < terms.unclaimedMaxAtomic) return undefined
+  if (watch.unclaimedAtomic < terms.unclaimedMaxAtomic) return undefined
   // One look for all requests that are refused while a claim is under way.
-  if (watch.claiming.size === 0 && !watch.isClaimDue) watch.wake()
-  watch.isClaimDue = true
+  if (watch.claiming.size === 0 && watch.claimedAt !== atOnce) watch.wake()
+  watch.claimedAt = atOnce
   return Refusals.later('Vouchers of this network are being claimed; send the same one again.', 5)
 }

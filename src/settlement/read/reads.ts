@@ -49,13 +49,13 @@ export function createChainReads(context: Pick<Context, 'chains'>) {
   }
 }
 
-type SignedDigest = { wallet: Address; digest: Uint8Array; signature: Hex }
+export type SignedDigest = { wallet: Address; digest: Uint8Array; signature: Hex }
 
 /** Gas that the code of a stranger may use for a signature, with the deployment of its wallet. */
 const signatureGas = 3_000_000n
 const signatureTimeoutMs = 5_000
 
-async function acceptsSignature(
+export async function acceptsSignature(
   { client }: ChainState,
   { wallet, digest, signature }: SignedDigest,
 ): Promise<boolean> {
@@ -82,7 +82,7 @@ async function acceptsSignature(
 type ChainRead = { blockNumber: bigint; results: readonly (Hex | undefined)[] }
 
 /** Sends all calls in one eth_call. Throws RpcFault, also when a node refuses the whole call. */
-async function read(
+export async function read(
   { client }: ChainState,
   calls: readonly { to: Address; data: Hex }[],
   options: { timeoutMs?: number } = {},

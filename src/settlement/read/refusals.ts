@@ -10,6 +10,8 @@ import type { Outcome, Reason } from '../send/Outcome'
 /** Why a payment is not sent: an invalid payment, or a temporary fault. */
 export type PaymentRefusal = Extract<Outcome, { kind: 'refused' | 'unavailable' }>
 
+export type Unavailable = Extract<Outcome, { kind: 'unavailable' }>
+
 /** A temporary refusal: the credential is unspent, and the same one may pass later. */
 export function later(detail: string, retryAfterSeconds: number) {
   return { kind: 'unavailable' as const, detail, retryAfterSeconds }
@@ -101,6 +103,12 @@ export const relayerGone = later(
 
 /** The refusal of a payment whose turn did not come in time: nothing was written. */
 export const busy = later('The network is busy; try again with the same credential.', 2)
+
+/** The refusal of what costs gas, for the rest of a day. */
+export const budgetSpent = later(
+  'The gas budget of today is spent; it starts again at 0:00 UTC.',
+  600,
+)
 
 /** The refusal while the database cannot be written: nothing is sent. */
 export const unrecordable = later(

@@ -673,13 +673,18 @@ export function assumeSigned(transfer: Transfer.Transfer): SignedTransfer {
 async function codeOf(chain: ChainState, payer: Address, now: number): Promise<'eoa' | 'contract'> {
   const known = chain.known.codes.get(payer)
   if (known && known.until > now) return known.code
-  const bytes = await chain.client.call('eth_getCode', [payer, 'latest'])
-  if (!isHex(bytes)) throw new RpcFault('not a code')
-  const code = bytes.length > 2 ? 'contract' : 'eoa'
+  const code = (await hasCode(chain, payer)) ? 'contract' : 'eoa'
   const until = now + (code === 'contract' ? codeKeptMs : noCodeKeptMs)
   if (chain.known.codes.size >= codesMax) chain.known.codes.clear()
   chain.known.codes.set(payer, { code, until })
   return code
+}
+
+/** Whether an account has code. Throws RpcFault or RpcError. */
+export async function hasCode({ client }: ChainState, address: Address): Promise<boolean> {
+  const code = await client.call('eth_getCode', [address, 'latest'])
+  if (!isHex(code)) throw new RpcFault('not a code')
+  return code !== '0x'
 }
 
 type Signature = Pick<Transfer.Transfer, 'method' | 'signature'>

@@ -25,6 +25,13 @@ export type Job = {
   gasLimit: bigint
   /** What the account must have left beside its cost, wei. */
   keepsWei?: bigint
+  /** Whether it may use only the first half of the budget: the other one is for other jobs. */
+  sparesHalf?: boolean
+  /**
+   * Whether the code of a payer takes part. It can use all of the gas, whatever a simulation has shown, so such
+   * jobs share what wallets with code may cost their product.
+   */
+  runsCode?: boolean
   /** An account that has too little native coin for sales may send it, too. */
   takesLast?: true
 } & (JobCall | { compose: (sender: Sender) => JobCall })

@@ -1,6 +1,6 @@
-import { storageCode } from '../../../db/fault'
 import type { Payment } from '../../../db/Payment'
 import type { Context } from '../state/state'
+import { untilWritten } from '../state/wait'
 import { NotDeliverableError } from './Outcome'
 
 export type Delivered =
@@ -15,20 +15,6 @@ export type Delivered =
 /** The delivery state of payments. All that are changed at the same time share a commit. */
 export function createDeliveryStates({ ledger, progress, now, log }: Context) {
   const { deliveries } = ledger
-
-  /**
-   * The caller keeps its claim until this is written, so the same credential gets no second answer.
-   */
-  async function persist(write: () => Promise<boolean>): Promise<boolean> {
-    for (;;) {
-      try {
-        return await write()
-      } catch (error) {
-        if (storageCode(error) === undefined) throw error
-        await ledger.writable(progress.signal)
-      }
-    }
-  }
 
   const writes: (() => void)[] = []
 
@@ -51,7 +37,8 @@ export function createDeliveryStates({ ledger, progress, now, log }: Context) {
     if (typeof given !== 'function' && !given.delivered) return deliveries.fail(id, given, now())
     const write = (result: Delivered) =>
       result.delivered ? deliveries.deliver(id, result, now()) : deliveries.fail(id, result, now())
-    return persist(() =>
+    // The caller keeps its claim until this is written, so the same credential gets no second answer.
+    return untilWritten({ ledger, progress }, () =>
       typeof given === 'function' ? afterTurn(async () => write(given())) : write(given),
     )
   }

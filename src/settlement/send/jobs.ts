@@ -1,7 +1,7 @@
 import type { JobRider } from '../../../db/Ledger'
 import { fees } from '../../chain/head'
 import * as Receipt from '../../chain/receipt'
-import { later } from '../read/refusals'
+import { budgetSpent, later } from '../read/refusals'
 import * as Gas from '../state/gas-budget'
 import {
   type ChainState,
@@ -26,6 +26,8 @@ export function createJobRunner(context: Context) {
      * nothing was written or sent. Rejects for an account that is no relayer of the network.
      */
     run: (job: Job, options: RunOptions) => runJob(context, job, options),
+    /** Waits for the end of a job that was written before. */
+    join: (id: string, waitMs: number) => waitForJob(context, id, waitMs),
     /**
      * The state of a job, from the database, with the included transaction; before, the newest one sent.
      * Undefined when it was never written.
@@ -149,9 +151,8 @@ function chooseRelayer(
   if (context.progress.isStopping || context.progress.signal.aborted || !chain.health.ready) {
     return later('The network cannot be used now; try again.', 5)
   }
-  if (isOverBudget(context, chain, job)) {
-    return later('The gas budget of today is spent; it starts again at 0:00 UTC.', 600)
-  }
+  const spent = refuseCost(context, chain, job)
+  if (spent) return spent
   const costWei = job.gasLimit * fees(chain.head, chain.network.feeCapWei).maxFeeWei
   const neededWei = costWei + job.valueWei + (job.keepsWei ?? 0n)
   const able = relayersFor(chain, job).filter((relayer) => {
@@ -189,21 +190,26 @@ function spareWei({ balanceWei = 0n, slots }: Relayer): bigint {
 }
 
 /** Open transactions count as spent: concurrent ones must not exceed the budget together. */
-function isOverBudget(context: Context, chain: ChainState, { kind, product }: Job): boolean {
-  // Swaps and refunds move money of buyers and run at any cost. The budget is checked when their
-  // payment arrives.
-  if (product === 'facilitator') return Gas.refuseBudget(context, chain, { product }) !== undefined
-  if (kind !== 'grant') return false
+function refuseCost(context: Context, chain: ChainState, job: Job): JobRefusal | undefined {
+  const { kind, product } = job
+  // Swaps and refunds move money of buyers and run at any cost, as claims do. The budget is checked when
+  // their payment arrives.
+  if (product === 'facilitator' || product === 'channels')
+    return (
+      Gas.refuseBudget(context, chain, job) ??
+      (job.runsCode ? Gas.refuseCode(context, chain, job) : undefined)
+    )
+  if (kind !== 'grant') return undefined
   const { network, relayers } = chain
   let wei = context.ledger.gas.spentOn(network.id, product, context.now())
   for (const { slots } of relayers) {
-    for (const { job, transactions } of slots.values()) {
+    for (const { job: open, transactions } of slots.values()) {
       const newest = transactions.at(-1)
-      if (!newest || job?.product !== product || job.kind === 'refund') continue
-      wei += newest.gasLimit * newest.maxFeeWei + Gas.givenWei(job)
+      if (!newest || open?.product !== product || open.kind === 'refund') continue
+      wei += newest.gasLimit * newest.maxFeeWei + Gas.givenWei(open)
     }
   }
-  return wei >= network.gasPerDayWei[product]
+  return wei >= network.gasPerDayWei[product] ? budgetSpent : undefined
 }
 
 /** Waits for the end of a job that is written. */

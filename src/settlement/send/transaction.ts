@@ -283,7 +283,8 @@ export async function writeAndSendJob(
     createdAt: now(),
     endedAt: null,
   }
-  const slot = occupy(relayer, [transaction], { job: row })
+  const code = job.runsCode ? 'contract' : 'unknown'
+  const slot = occupy(relayer, [transaction], { job: row, code })
   const writing = ledger.settling.launchJob({ transaction, job: row, rider })
   const deciding = unlessRefused(slot, writing, (refusal) => refusal === undefined)
   const reason = await deciding.catch(async (error: unknown) => {
@@ -598,7 +599,7 @@ async function commitSurely(
 
 async function commit(
   { ledger }: Pick<Context, 'ledger'>,
-  { members, code }: Slot,
+  { members, code, job }: Slot,
   inclusion: Inclusion,
   { logs }: Receipt.Receipt,
 ): Promise<readonly (Payment | undefined)[]> {
@@ -610,7 +611,8 @@ async function commit(
     startsDelivery: start?.isOpen === true && start.isWanted(),
     payment,
   }))
-  const isCostly = isIdentified(code) && inclusion.included.kind !== 'cancel'
+  const isDone = inclusion.included.kind === 'cancel' || (job !== undefined && inclusion.success)
+  const isCostly = Multicall.isContract(code) && !isDone
   const recording = ledger.settling.record(inclusion, payments, { isCostly })
   for (const [index, { deliverOnConfirm }] of members.entries()) {
     if (!deliverOnConfirm || !payments[index]?.startsDelivery) continue

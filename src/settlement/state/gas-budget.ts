@@ -1,12 +1,12 @@
 import type { Hex } from 'viem'
-import type { Product, Purpose } from '../../../db/Payment'
-import type { JobRow } from '../../../db/schema'
+import type { Product } from '../../../db/Payment'
+import type { GasProduct, JobRow } from '../../../db/schema'
 import { priceOf } from '../../chain/head'
-import { isIdentified } from '../../chain/multicall'
+import { isContract } from '../../chain/multicall'
 import * as Amount from '../../protocol/Amount'
 import { dayMs } from '../../protocol/Time'
 import { type Transfer, wrapperOf } from '../../protocol/Transfer'
-import { later, type PaymentRefusal } from '../read/refusals'
+import { budgetSpent, later, type Unavailable } from '../read/refusals'
 import type { ChainState, Context, Slot } from './state'
 
 /** Margin for new storage (a payee's first money, a new word of nonces) above recent use. */
@@ -95,18 +95,18 @@ export function isSpent(
 
 /**
  * Why a product may send nothing more now; undefined when it may. Signed transactions that are not
- * included count as spent, so that concurrent ones cannot exceed the budget together.
+ * included count as spent, so that concurrent ones cannot exceed the budget together. `sparesHalf`: as of a
+ * job.
  */
 export function refuseBudget(
   context: Context,
   chain: ChainState,
-  { product }: Pick<Purpose, 'product'>,
-): PaymentRefusal | undefined {
+  { product, sparesHalf }: { product: GasProduct; sparesHalf?: boolean },
+): Unavailable | undefined {
   const { network } = chain
   const spentWei = context.ledger.gas.spentOn(network.id, product, context.now())
-  const mostWei = network.gasPerDayWei[product]
-  if (spentWei >= mostWei)
-    return later('The gas budget of today is spent; it starts again at 0:00 UTC.', 600)
+  const mostWei = network.gasPerDayWei[product] / (sparesHalf ? 2n : 1n)
+  if (spentWei >= mostWei) return budgetSpent
   const open = underWayWei(chain, product)
   if (open === 0n || open + spentWei < mostWei) return undefined
   return later('Transactions under way may spend the gas budget of today; try again.', 2)
@@ -119,8 +119,8 @@ export function refuseBudget(
 export function refuseCode(
   { ledger, now }: Context,
   chain: ChainState,
-  { product }: Pick<Purpose, 'product'>,
-): PaymentRefusal | undefined {
+  { product }: { product: GasProduct },
+): Unavailable | undefined {
   const { network } = chain
   const most = network.gasPerDayWei[product] / budgetParts
   const wasted = ledger.gas.wastedOn(network.id, product, now())
@@ -128,7 +128,7 @@ export function refuseCode(
     'Failed payments of wallets with code have spent the gas that they may cost today: pay from an ' +
     'account without code, or tomorrow (UTC).'
   if (wasted > 0n && wasted >= most) return later(detail, 600)
-  const open = underWayWei(chain, product, ({ code }) => isIdentified(code))
+  const open = underWayWei(chain, product, ({ code }) => isContract(code))
   if (open === 0n || wasted + open < most) return undefined
   return later('Payments of wallets with code are under way; send the same credential again.', 2)
 }
@@ -136,7 +136,7 @@ export function refuseCode(
 /** Cost of a product's transactions under way if each uses its gas limit. */
 function underWayWei(
   { relayers, head }: ChainState,
-  product: Product,
+  product: GasProduct,
   filter: (slot: Slot) => boolean = () => true,
 ): bigint {
   let wei = 0n

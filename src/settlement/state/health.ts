@@ -6,11 +6,12 @@ import * as Multicall from '../../chain/multicall'
 import * as Receipt from '../../chain/receipt'
 import * as Token from '../../chain/token'
 import { scrub } from '../../log'
+import * as Abi from '../../protocol/Abi'
 import * as Permit from '../../protocol/Permit'
-import * as Transfer from '../../protocol/Transfer'
 import * as Upto from '../../protocol/Upto'
-import { readChannelMethods } from '../channels/ability'
+import { channelContracts, readChannelMethods } from '../channels/ability'
 import { readCount } from '../read/reads'
+import { hasCode } from '../read/simulate'
 import { lowestOf } from '../repair/reorg'
 import { pausedBy } from '../send/relayer'
 import { remedyFor, remedyOfReason } from './availability'
@@ -167,17 +168,16 @@ async function checkRarely(chain: ChainState): Promise<string | undefined> {
     contracts.push(['Permit2', Permit.permit2Address])
     contracts.push(['x402ExactPermit2Proxy', Permit.proxyAddress])
   }
-  const asked = [...new Set([...contracts.map(([, address]) => address), ...uptoAddresses])]
-  const missing = await Multicall.findMissing(client, asked)
-  chain.abilities.readsCode = missing !== undefined
-  chain.abilities.hasUpto =
-    missing === undefined ? await hasUpto(chain) : uptoAddresses.every((each) => !missing.has(each))
-  chain.abilities.channelMethods = await readChannelMethods(client, asset)
-  for (const [name, address] of contracts) {
-    const isMissing = missing === undefined ? await isEmpty(chain, address) : missing.has(address)
-    if (isMissing) return `${name} is not at ${address} on ${network.id}`
-  }
-  const expected = Transfer.domainSeparator(network.chainId, asset.address, asset.eip712)
+  const own = contracts.map(([, address]) => address)
+  const asked = [...new Set([...own, ...uptoContracts, ...channelContracts])]
+  const found = await Multicall.findMissing(client, asked)
+  const missing = found ?? (await findEmpty(chain, asked))
+  chain.abilities.readsCode = found !== undefined
+  chain.abilities.hasUpto = uptoContracts.every((each) => !missing.has(each))
+  chain.abilities.channelMethods = await readChannelMethods(client, asset, missing)
+  for (const [name, address] of contracts)
+    if (missing.has(address)) return `${name} is not at ${address} on ${network.id}`
+  const expected = Abi.domainSeparator(network.chainId, asset.address, asset.eip712)
   const answer = await client
     .call('eth_call', [Token.domainSeparator(asset.address), 'latest'])
     .catch(ignoreRpcError)
@@ -186,23 +186,16 @@ async function checkRarely(chain: ChainState): Promise<string | undefined> {
   return `DOMAIN_SEPARATOR of ${asset.symbol} is not that of "${asset.eip712.name}" "${asset.eip712.version}"`
 }
 
-async function isEmpty({ client }: ChainState, address: Address): Promise<boolean> {
-  const code = await client.call('eth_getCode', [address, 'latest'])
-  if (!Receipt.isHex(code)) throw new RpcFault('not a code')
-  return code.length <= 2
-}
-
 /** The contracts that the scheme `upto` needs. */
-const uptoAddresses = [Permit.permit2Address, Upto.proxyAddress]
+const uptoContracts = [Permit.permit2Address, Upto.proxyAddress]
 
-/** Whether the chain has these contracts. For a node that must be asked for each address. */
-async function hasUpto({ client }: ChainState): Promise<boolean> {
-  const codes = await Promise.all(
-    uptoAddresses.map((address) =>
-      client.call('eth_getCode', [address, 'latest']).catch(ignoreRpcError),
-    ),
-  )
-  return codes.every((code) => Receipt.isHex(code) && code.length > 2)
+/** The addresses without code. For a node that must be asked for each. Throws RpcFault or RpcError. */
+async function findEmpty(
+  chain: ChainState,
+  addresses: readonly Address[],
+): Promise<ReadonlySet<Address>> {
+  const isThere = await Promise.all(addresses.map((address) => hasCode(chain, address)))
+  return new Set(addresses.filter((_, index) => !isThere[index]))
 }
 
 /**

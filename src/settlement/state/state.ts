@@ -14,7 +14,7 @@ import type { WriteEvent } from '../../log'
 import type { TransferMethod } from '../../protocol/Asset'
 import type * as Network from '../../protocol/Network'
 import type { Transfer } from '../../protocol/Transfer'
-import type { Channels } from '../channels/state'
+import type { Channels, ChannelWatch } from '../channels/state'
 import type { PaymentRefusal } from '../read/refusals'
 import type { Job, JobEnd } from '../send/Job'
 import type { Outcome, Reason, Underway } from '../send/Outcome'
@@ -139,6 +139,7 @@ export type ChainState = {
   factories: ReadonlySet<Address>
   /** Where transactions were included that a reorganisation can still remove. */
   watch: Watch
+  channels: ChannelWatch
   /** Called when a relayer may have become free: the queue then assigns waiting payments. */
   room: () => void
 }
@@ -260,7 +261,7 @@ export type Slot = {
   members: readonly Underway[]
   /** Unix seconds after which the payload cannot succeed; undefined when it always can. */
   validBefore: bigint | undefined
-  /** Code of the payer of a lone payment, as its simulation read it. */
+  /** Code of the payer of a lone payment or of a job, as it was read before. */
   code: AccountCode
   job: JobRow | undefined
   /** Whether it settles a charge, which only this relayer may send. */

@@ -1,3 +1,6 @@
+import { storageCode } from '../../../db/fault'
+import type { Ledger } from '../../../db/Ledger'
+
 /** Resolves after the time, or at once when the signal fires. Never rejects. */
 export function pause(ms: number, signal: AbortSignal): Promise<void> {
   return new Promise((resolve) => {
@@ -81,6 +84,51 @@ export function createTurn(): Turn {
       if (last === over) last = undefined
     })
     return result
+  }
+}
+
+/**
+ * Runs work for keys that are asked for, one run at a time: each for all keys that were asked for since the
+ * run before began, at most `max` of them. What is asked for settles as its run does. All callers give the
+ * same work.
+ */
+export function createBatches<Key>(max: number) {
+  const waiting = new Map<Key, PromiseWithResolvers<void>>()
+  let isRunning = false
+  const run = async (work: (keys: readonly Key[]) => Promise<void>) => {
+    isRunning = true
+    while (waiting.size > 0) {
+      const batch = [...waiting].slice(0, max)
+      for (const [key] of batch) waiting.delete(key)
+      const result = work(batch.map(([key]) => key))
+      for (const [, { resolve }] of batch) resolve(result)
+      await result.catch(() => undefined)
+    }
+    isRunning = false
+  }
+  return async (keys: readonly Key[], work: Parameters<typeof run>[0]): Promise<void> => {
+    const asked = keys.map((key) => {
+      const one = waiting.get(key) ?? Promise.withResolvers<void>()
+      waiting.set(key, one)
+      return one.promise
+    })
+    if (!isRunning) void run(work)
+    await Promise.all(asked)
+  }
+}
+
+/** Repeats a write while the storage fails. Rejects with any other fault. */
+export async function untilWritten<T>(
+  { ledger, progress }: { ledger: Pick<Ledger, 'writable'>; progress: { signal: AbortSignal } },
+  change: () => Promise<T>,
+): Promise<T> {
+  for (;;) {
+    try {
+      return await change()
+    } catch (error) {
+      if (storageCode(error) === undefined) throw error
+      await ledger.writable(progress.signal)
+    }
   }
 }
 

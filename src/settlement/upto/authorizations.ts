@@ -63,13 +63,9 @@ export function createUptoAuthorizations(context: Context) {
      * money, and ends with `charge`. Rejects with RowsRefusedError `key-used` when another process has
      * sold by the buyer's own key.
      */
-    authorize: (
-      transfer: Transfer,
-      purpose: Purpose,
-      { ofVoucher, ...options }: AuthorizeOptions & { ofVoucher?: Vouchers.VoucherOptions },
-    ) =>
-      isPresented(transfer) && ofVoucher
-        ? Vouchers.authorize(context, transfer, purpose, { ...options, ...ofVoucher })
+    authorize: (transfer: Transfer, purpose: Purpose, options: AuthorizeOptions) =>
+      isPresented(transfer)
+        ? Vouchers.authorize(context, transfer, purpose, options)
         : authorize(context, transfer, purpose, options),
     /**
      * Writes what the answer costs; an amount of 0 ends the authorization as `void`. Throws above the
@@ -80,7 +76,7 @@ export function createUptoAuthorizations(context: Context) {
       charge: Charge,
       forwarded: Forwarded = {},
     ): Promise<ChargedAuthorization> =>
-      isOfChannel(authorization)
+      isPresented(authorization.transfer)
         ? Vouchers.charge(context, authorization, charge, forwarded)
         : writeCharge(context, authorization, charge, forwarded),
     /**
@@ -112,7 +108,7 @@ export function createUptoAuthorizations(context: Context) {
       authorization: ChargedAuthorization,
       options: ChargeOptions,
     ): Promise<Outcome> =>
-      isOfChannel(authorization)
+      isPresented(authorization.transfer)
         ? Vouchers.outcomeOf(context, authorization)
         : settleCharge(context, authorization, options),
     /** Whether a process can send for the relayer that the payer named, as far as this one knows. No I/O. */
@@ -126,10 +122,6 @@ export function createUptoAuthorizations(context: Context) {
     settleByHolder: (request: PaymentRequest, waitMs: number) =>
       settleByHolder(context, request, waitMs),
   }
-}
-
-function isOfChannel({ transfer }: Authorization): boolean {
-  return transfer.method === 'channel'
 }
 
 function facilitatorsOf({ abilities, relayers }: ChainState): readonly Address[] {

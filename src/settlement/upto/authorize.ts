@@ -1,5 +1,6 @@
 import type { Authorization } from '../../../db/Authorization'
 import type { CeilingLimits, Inserted } from '../../../db/authorizations'
+import type { Rows } from '../../../db/Ledger'
 import type { Purpose } from '../../../db/Payment'
 import { chainNow } from '../../chain/clock'
 import { isContract } from '../../chain/multicall'
@@ -35,6 +36,12 @@ export type AuthorizeOptions = {
   onAsked?: (() => void) | undefined
   /** The address of the client, under which failures are counted. */
   client?: string | undefined
+  // Only of a voucher.
+  requestId?: string
+  /** Longest wait for a deposit, ms. */
+  waitMs?: number
+  /** Written with the charge. */
+  rows?: Rows | undefined
 }
 
 /** The first step of the scheme `upto`; see `Authorizations`. */

@@ -1,5 +1,4 @@
 import type { Authorization, Charge, Delivered } from '../../../db/Authorization'
-import { storageCode } from '../../../db/fault'
 import type { Payment } from '../../../db/Payment'
 import { lagBlocks } from '../../chain/head'
 import * as Crypto from '../../protocol/Crypto'
@@ -20,7 +19,7 @@ import {
   type PaymentRequest,
   type Requested,
 } from '../state/state'
-import { within } from '../state/wait'
+import { untilWritten, within } from '../state/wait'
 import { releaseCeiling } from './ceilings'
 
 export type ChargeOptions = Pick<PaymentRequest, 'requestId' | 'onSent' | 'deliverOnConfirm'> & {
@@ -47,7 +46,7 @@ export async function writeCharge(
   charge: Charge,
   { delivered, isLost = false, client }: Forwarded,
 ): Promise<Authorization> {
-  const { ledger, credit, progress, metrics, now } = context
+  const { ledger, credit, metrics, now } = context
   const { id, transfer } = authorization
   const { amountAtomic } = charge
   if (amountAtomic < 0n || amountAtomic > transfer.amountAtomic) {
@@ -60,16 +59,8 @@ export async function writeCharge(
     state === 'void'
       ? authorizations.void(id, charge, delivered, lostAt)
       : authorizations.meter(id, charge, delivered)
-  for (;;) {
-    try {
-      if (await write()) break
-      throw new Error(`${id} was charged before`)
-    } catch (error) {
-      if (storageCode(error) === undefined) throw error
-      // The answer, or its end, is kept back until the charge is on the disk.
-      await ledger.writable(progress.signal)
-    }
-  }
+  // The answer, or its end, is kept back until the charge is on the disk.
+  if (!(await untilWritten(context, write))) throw new Error(`${id} was charged before`)
   metrics.charged(transfer.network, state)
   if (state === 'metered') credit.countCharged(transfer.payer, client)
   if (lostAt !== undefined) {

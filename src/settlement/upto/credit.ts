@@ -53,6 +53,8 @@ const unpaidMax = { payer: 5, client: 30 }
 type Account = {
   /** At least this much was paid, by network. */
   paid: Map<string, { atomic: bigint; readAt: number }>
+  /** What it has signed for other payers since the start. */
+  signedAtomic: bigint
   /** All that was ever lost, with what this process has added since it was read. */
   lostAtomic: bigint
   openAtomic: bigint
@@ -99,7 +101,8 @@ export function createCredit(options: CreditOptions) {
     },
     /**
      * Why a ceiling would be too much; undefined when it may be opened. No I/O. Call `read` before.
-     * `isSecured`: its money is there, as in a channel, so only what was lost already counts.
+     * `isSecured`: its money is there, as in a channel, so it may be above the limits itself. It counts for
+     * those that follow, because its answer may fail.
      */
     refuse(
       debtor: Debtor,
@@ -114,8 +117,7 @@ export function createCredit(options: CreditOptions) {
       const waitSeconds = Math.max(payers.waitSeconds(payer), ofClient)
       if (waitSeconds > 0) return Refusals.oftenUnpaid(waitSeconds)
       if (limits === undefined || isCovered) return undefined
-      if (isSecured) return refuseLost(state, debtor, limits)
-      return refuse(state, debtor, ceilingAtomic, limits)
+      return refuse(state, debtor, isSecured ? 0n : ceilingAtomic, limits)
     },
     /** Counts a ceiling as open until the result is called. In the same turn as `refuse`. */
     open({ merchant, payer }: BuyerOf, ceilingAtomic: bigint): () => void {
@@ -136,6 +138,12 @@ export function createCredit(options: CreditOptions) {
     /** Whether a stream to this payer waits for its charge. */
     holdsStream: (buyer: BuyerOf): boolean =>
       limitsOf(buyer.merchant)?.holdsNew === true && !hasPaid(state, buyer),
+    /** A voucher was charged whose payment the ledger has under another payer than its signer. */
+    countSigned({ merchant, payer }: BuyerOf, atomic: bigint): void {
+      const { book, account } = accountOf(state, merchant, payer)
+      account.signedAtomic += atomic
+      update(book, account)
+    },
     /** A forwarded request was not paid for. */
     lose(id: string, { merchant, payer }: BuyerOf, atomic: bigint): void {
       addLoss(state, { id, merchant, payer, atomic, at: now() }, true)
@@ -218,7 +226,8 @@ function refuse(
   expire(state)
   const { book, account } = accountOf(state, merchant, payer)
   const short = (openAtomic: bigint) => openAtomic + account.lostAtomic - paidOf(account)
-  const added = riskOf(account, account.openAtomic + ceilingAtomic) - account.riskAtomic
+  // What is secured adds nothing, and needs a limit that is not reached.
+  const added = riskOf(account, account.openAtomic + ceilingAtomic) - account.riskAtomic || 1n
   const lately = latelyLost(state, account)
   const risk = (openAtomic: bigint) => Amount.least(openAtomic + lately, short(openAtomic))
   if (risk(ceilingAtomic) > payerAtomic) return Refusals.creditExceeded(payerAtomic)
@@ -229,21 +238,6 @@ function refuse(
   const own = book.riskAtomic - lost + book.ownAtomic
   if (book.riskAtomic + added <= dayAtomic && own + added <= share) return undefined
   if (lost + added <= dayAtomic && book.ownAtomic + added <= share) return Refusals.newUnderWay
-  report(state, merchant, book, dayAtomic)
-  return Refusals.lossesSpent
-}
-
-/** Why a payer that has lost too much, or any that is new to a merchant that has, gets nothing more. */
-function refuseLost(
-  state: State,
-  { merchant, payer }: Debtor,
-  { payerAtomic, dayAtomic }: CreditLimits,
-): Refusals.PaymentRefusal | undefined {
-  expire(state)
-  const { book, account } = accountOf(state, merchant, payer)
-  if (latelyLost(state, account) > payerAtomic) return Refusals.creditExceeded(payerAtomic)
-  const ownAtomic = book.ownAtomic * BigInt(state.lanes.gateways())
-  if (book.lossAtomic < dayAtomic && ownAtomic < dayAtomic) return undefined
   report(state, merchant, book, dayAtomic)
   return Refusals.lossesSpent
 }
@@ -336,6 +330,7 @@ function accountOf(
   forget(book)
   const account: Account = {
     paid: new Map(),
+    signedAtomic: 0n,
     lostAtomic: 0n,
     openAtomic: 0n,
     losses: new Map(),
@@ -354,8 +349,8 @@ function forget({ accounts }: Book): void {
     if (openAtomic === 0n && losses.size === 0) accounts.delete(payer)
 }
 
-function paidOf({ paid }: Account): bigint {
-  let sum = 0n
+function paidOf({ paid, signedAtomic }: Account): bigint {
+  let sum = signedAtomic
   for (const { atomic } of paid.values()) sum += atomic
   return sum
 }

@@ -1,7 +1,7 @@
 import { describe, expect, test } from 'bun:test'
-import { method } from '../../../src/chain/multicall'
 import { account } from '../../../src/demo/accounts'
 import { execute, mine } from '../../../src/demo/chains'
+import { method } from '../../../src/protocol/Abi'
 import * as Voucher from '../../../src/protocol/Channel'
 import { setAutomine } from '../../harness/chains'
 import { type OwnChannels, ownChannels } from '../../harness/own-channels'
@@ -23,6 +23,11 @@ function first(
   const transfer = own.voucher(config, price, price, { kind: 'deposit', deposit })
   return { config, deposit, transfer, call: Voucher.depositCall(config, deposit) }
 }
+
+/** Code that accepts each signature (ERC-1271). */
+const agreeing = '0x631626ba7e60e01b60005260206000f3'
+/** The same in a simulation, where gas has no price. In a transaction it uses all of its gas. */
+const burning = '0x3a156009575b6005565b631626ba7e60e01b60005260206000f3'
 
 const transactions = (own: OwnChannels) =>
   own.fixture.sql.query<{ id: string; state: string }, []>('SELECT id, state FROM jobs').all()
@@ -149,6 +154,22 @@ describe.concurrent('a deposit', () => {
       })
   })
 
+  test('a deposit that no event has shown counts for the voucher that needs it', async () => {
+    await using own = await ownChannels({ terms: { withdrawDelayMs: 6_000_000 } })
+    const config = await own.opened()
+    own.net.tap.intercept = async ({ method }) =>
+      method === 'eth_getLogs' ? { result: [] } : undefined
+    const more = own.signDeposit(config, 1_000_000n)
+    await own.send(account(8).address, Voucher.depositCall(config, more))
+    expect(await own.row(config)).toMatchObject({ balanceAtomic: 5_000_000n })
+    const above = own.voucher(config, 6_000_001n, 6_000_001n - price)
+    expect(await own.pay(above)).toMatchObject({
+      reason: 'invalid_batch_settlement_evm_cumulative_exceeds_balance',
+    })
+    const all = own.voucher(config, 6_000_000n, 6_000_000n - price)
+    expect(await own.pay(all)).toMatchObject({ kind: 'authorized' })
+  })
+
   test('error: a deposit that is too small, late, unsigned, or above the balance sends nothing', async () => {
     await using own = await ownChannels()
     const reasonOf = async (transfer: ReturnType<typeof first>['transfer']) => {
@@ -256,26 +277,138 @@ describe.concurrent('a deposit', () => {
     expect(await own.pay(first(own, { from: 2 }).transfer)).toMatchObject({ kind: 'authorized' })
   })
 
-  test('a deposit leaves an account the gas that claims of all open channels need', async () => {
-    await using own = await ownChannels()
-    const { ledger, settlement } = own.fixture
-    const state = { balanceAtomic: 1n, claimedAtomic: 0n, withdrawAt: undefined, refundNonce: 0n }
-    for (let count = 0; count < 100; count++) {
-      const config = own.configOf()
-      await ledger.channels.insert(
-        { id: own.idOf(config), network: own.network.id, config },
-        state,
-        Date.now(),
-      )
+  test('attack: refunds and deposits end at their own budget, and stay ended after a restart', async () => {
+    await using own = await ownChannels({ terms: { claimEveryMs: 3_600_000 } })
+    const { network } = own
+    const config = await own.opened()
+    const firstWei = own.fixture.ledger.gas.spentOn(network.id, 'channels', Date.now())
+    const reopen = () =>
+      own.reopen({ gasPerDayWei: { ...network.gasPerDayWei, channels: 2n * firstWei + 2n } })
+    const ask = own.voucher(config, price, 0n, { kind: 'refund', refundAtomic: 100_000n })
+    const refund = () => own.fixture.settlement.channels.refund(ask, { waitMs: 60_000 })
+    const spent = {
+      kind: 'unavailable',
+      detail: 'The gas budget of today is spent; it starts again at 0:00 UTC.',
     }
+    await reopen()
+    expect(await refund()).toMatchObject({ kind: 'refunded' })
+    // Only deposits of payers without code may use the second half.
+    await reopen()
+    expect(await refund()).toMatchObject(spent)
+    await own.net.chain.rpc('anvil_setCode', [account(3).address, agreeing])
+    expect(await own.pay(first(own, { from: 3 }).transfer)).toMatchObject(spent)
+    let end = await own.pay(first(own).transfer)
+    expect(end).toMatchObject({ kind: 'authorized' })
+    while (end.kind === 'authorized') end = await own.pay(first(own).transfer)
+    expect(end).toMatchObject(spent)
+    await reopen()
+    expect(await own.pay(first(own, { from: 2 }).transfer)).toMatchObject(spent)
+    expect(await refund()).toMatchObject(spent)
+    // The gas of sales is that of claims.
+    const asked = "id LIKE 'deposit:%' OR id LIKE 'channel-refund:%'"
+    const ofSales = `SELECT id FROM jobs WHERE (product = 'gateway') = (${asked})`
+    expect(own.fixture.sql.query(ofSales).all()).toEqual([])
+  })
+
+  test('attack: payers with code that fail may spend a tenth of the gas of deposits', async () => {
+    await using own = await ownChannels({ terms: { claimEveryMs: 3_600_000 } })
+    const { network, net } = own
+    const isDeposit = ({ id }: { id: string }) => id.startsWith('deposit:')
+    const gas = () => own.fixture.ledger.gas
+    const spentWei = () => gas().spentOn(network.id, 'channels', Date.now())
+    const pay = (from: number) => own.pay(first(own, { amount: 500_000n, from }).transfer)
+    await net.chain.rpc('anvil_setCode', [account(2).address, agreeing])
+    for (const from of [1, 2]) expect(await pay(from)).toMatchObject({ kind: 'authorized' })
+    expect(gas().wastedOn(network.id, 'channels', Date.now())).toBe(0n)
+    // A tenth is one deposit.
+    const channels = 5n * spentWei()
+    const reopen = () => own.reopen({ gasPerDayWei: { ...network.gasPerDayWei, channels } })
+    await reopen()
+    for (const from of [3, 4])
+      await net.chain.rpc('anvil_setCode', [account(from).address, burning])
+    await setAutomine(net.chain, false)
+    const one = pay(3)
+    await until(() => transactions(own).filter(isDeposit).length === 3)
+    const under = 'Payments of wallets with code are under way; send the same credential again.'
+    expect(await pay(4)).toMatchObject({ kind: 'unavailable', detail: under })
+    await setAutomine(net.chain, true)
+    await mine(net.chain)
+    expect(await one).toMatchObject({
+      reason: 'invalid_batch_settlement_evm_deposit_transaction_failed',
+    })
+    const wasted = { kind: 'unavailable', detail: expect.stringContaining('wallets with code') }
+    expect(await pay(4)).toMatchObject(wasted)
+    await reopen()
+    expect(await pay(3)).toMatchObject(wasted)
+    expect(transactions(own).filter(({ state }) => state === 'failed')).toHaveLength(1)
+    expect(2n * spentWei()).toBeLessThan(channels)
+    expect(await pay(1)).toMatchObject({ kind: 'authorized' })
+  })
+
+  test('attack: a deposit that fails on the chain is looked for once', async () => {
+    await using own = await ownChannels()
+    const { config, transfer } = first(own)
+    const take = method<[to: `0x${string}`, amount: bigint]>('transfer(address,uint256)')
+    const channel = own.idOf(config).slice(2)
+    let looks: number | undefined
+    own.net.tap.intercept = async ({ method, params }) => {
+      if (looks !== undefined && method === 'eth_call' && JSON.stringify(params).includes(channel))
+        looks++
+      if (looks !== undefined || !isSend(method)) return undefined
+      looks = 0
+      const all = await own.balance(config.payer)
+      await own.send(config.payer, take(config.token, account(9).address, all))
+      return undefined
+    }
+    expect(await own.pay(transfer)).toMatchObject({
+      reason: 'invalid_batch_settlement_evm_deposit_transaction_failed',
+    })
+    expect(looks).toBe(1)
+  })
+
+  test('attack: a forged deposit beside a voucher that is covered counts for nothing', async () => {
+    await using own = await ownChannels()
+    const config = await own.opened()
+    const forged = { ...own.signDeposit(config, 1_000_000n), amountAtomic: 10n ** 15n }
+    const looks: string[] = []
+    own.net.tap.intercept = async ({ method, params }) => {
+      if (method === 'eth_getLogs') looks.push(JSON.stringify(params))
+      return undefined
+    }
+    const next = own.voucher(config, 2n * price, price, { kind: 'deposit', deposit: forged })
+    expect(await own.pay(next)).toMatchObject({
+      kind: 'authorized',
+      settled: { deposit: { transaction: undefined, amountAtomic: 0n } },
+    })
+    expect(looks.filter((each) => each.includes(own.idOf(config)))).toEqual([])
+    expect(await own.row(config)).toMatchObject({ balanceAtomic: 5_000_000n })
+  })
+
+  test('a deposit leaves an account the gas of the claims that are worth it', async () => {
+    await using own = await ownChannels({ terms: { claimEveryMs: 3_600_000 } })
+    const { ledger, settlement } = own.fixture
+    const { id: network } = own.network
+    const state = { balanceAtomic: 1n, claimedAtomic: 0n, withdrawAt: undefined, refundNonce: 0n }
     // Enough for a sale and for the deposit alone.
     const wei = 5n * 10n ** 15n
-    await own.net.chain.rpc('anvil_setBalance', [account(0).address, `0x${wei.toString(16)}`])
-    await until(() => settlement.details()[0]?.relayers[0]?.balanceWei === wei)
-    const looks = own.asked('eth_getLogs')
-    await until(() => own.asked('eth_getLogs') > looks + 2)
-    expect(settlement.isReady(own.network.id)).toBe(true)
+    /** A stranger opens channels, and is charged nothing. */
+    const open = async () => {
+      for (let count = 0; count < 100; count++) {
+        const config = own.configOf()
+        await ledger.channels.insert({ id: own.idOf(config), network, config }, state, Date.now())
+      }
+      await own.net.chain.rpc('anvil_setBalance', [account(0).address, `0x${wei.toString(16)}`])
+      await until(() => settlement.details()[0]?.relayers[0]?.balanceWei === wei)
+      const looks = own.asked('eth_getLogs')
+      await until(() => own.asked('eth_getLogs') > looks + 2)
+      expect(settlement.isReady(network)).toBe(true)
+    }
+    await open()
+    const { config, transfer } = first(own)
+    expect(await own.pay(transfer)).toMatchObject({ kind: 'authorized' })
+    expect(await own.row(config)).toMatchObject({ chargedAtomic: price, claimedAtomic: 0n })
+    await open()
     expect(await own.pay(first(own).transfer)).toMatchObject({ kind: 'unavailable' })
-    expect(transactions(own)).toEqual([])
+    expect(transactions(own)).toHaveLength(1)
   })
 })
