@@ -175,9 +175,11 @@ async function onJob({ ledger, chains }: Context, id: string): Promise<void> {
   const [kind, channelId] = id.split(':')
   const isOfOne = kind === 'deposit' || kind === 'channel-refund'
   if (!isOfOne && kind !== 'claim') return
+  // Its caller reads the channel, and may have done so when the job is read here.
+  if ([...chains.values()].some(({ channels }) => channels.awaited.has(id))) return
   const job = await ledger.jobs.find(id)
   const watch = job && chains.get(job.network)?.channels
-  if (!watch || watch.awaited.has(id)) return
+  if (!watch) return
   const blocks = kind === 'channel-refund' || job.state !== 'confirmed'
   if (isOfOne) watch.changed.set(channelId as Hex, { blocks })
   // Its channels are not known.
