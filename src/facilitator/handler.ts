@@ -14,8 +14,9 @@ import * as Problem from '../protocol/Problem'
 import * as Sponsoring from '../protocol/Sponsoring'
 import type { Settlement } from '../settlement/settlement'
 import type { ApprovalSponsor } from '../settlement/sponsorship'
+import { type Answered, failureJson } from './answers'
 import type { ChannelCall } from './channel-checks'
-import { answerChannelCall, openChannelCall } from './channels'
+import { answerChannelCall } from './channels'
 import * as Policy from './Policy'
 import { type SettleCall, type Settled, type SettleRuns, settleOnce } from './settle-once'
 import {
@@ -195,11 +196,7 @@ async function read(
   const body = await readBody(request, bodyMaxBytes, facilitating.budget, owner)
   let subject: Unidentified | ChannelCall
   try {
-    const read = openRequest(facilitating, body.bytes, caller)
-    const opened =
-      'channel' in read
-        ? openChannelCall(facilitating.networks, read.channel, caller.operation)
-        : read
+    const opened = openRequest(facilitating, body.bytes, caller)
     if ('code' in opened) {
       const network = Facilitation.networkNamed(body.bytes) ?? facilitating.anyNetwork
       throw malformed(caller.operation, opened, network)
@@ -217,14 +214,37 @@ async function answerChannel(
   requestId: string,
   headers: Record<string, string>,
 ): Promise<Response> {
-  const { operation, network } = call
+  const { operation, network, asked } = call
   const answered = await answerChannelCall(facilitating, call)
-  if (answered.kind === 'unavailable') throw notReady(answered)
-  const { kind, answer, json } = answered
-  count(facilitating, operation, kind)
+  const payer = asked.type === 'presented' ? asked.payer : undefined
+  const response = respond(
+    facilitating,
+    answered,
+    { operation, network: network.id, payer },
+    headers,
+  )
   if (operation === 'settle') {
+    const answer = 'code' in answered ? answered.code : 'success'
     facilitating.log('facilitator-settle', { requestId, answer, network: network.id })
   }
+  return response
+}
+
+type Asked = { operation: Facilitation.Operation; network: Network.Id; payer: string | undefined }
+
+function respond(
+  facilitating: Facilitating,
+  answered: Answered,
+  { operation, network, payer }: Asked,
+  headers: Record<string, string>,
+): Response {
+  if ('retryAfterSeconds' in answered) throw notReady(answered)
+  const [good, bad] = operation === 'verify' ? ['good', 'bad'] : ['success', 'failed']
+  const isFailure = 'code' in answered
+  count(facilitating, operation, isFailure ? (answered.status ?? bad) : good)
+  const json = isFailure
+    ? failureJson(operation, answered, { network, payer })
+    : { ...answered.members, payer }
   return Response.json(json, { headers })
 }
 
@@ -233,14 +253,10 @@ async function verify(
   subject: CheckedRequest,
   headers: Record<string, string>,
 ): Promise<Response> {
-  const verification = await verifyRequest(facilitating, subject)
-  if (verification.kind === 'unavailable') throw notReady(verification)
-  count(facilitating, 'verify', verification.kind)
-  const { payer } = subject.request
-  if (verification.kind === 'good') return Response.json({ isValid: true, payer }, { headers })
-  const { reason, detail } = verification
-  const verdict = { isValid: false, invalidReason: reason, invalidMessage: detail, payer }
-  return Response.json(verdict, { headers })
+  const refusal = await verifyRequest(facilitating, subject)
+  const { network, request } = subject
+  const asked = { operation: 'verify', network: network.id, payer: request.payer } as const
+  return respond(facilitating, refusal ?? { members: { isValid: true } }, asked, headers)
 }
 
 async function settle(
@@ -362,21 +378,18 @@ function malformed(
   network: string,
   kind: 'bad-request' | 'body-too-large' = 'bad-request',
 ): Problem.ProblemError {
-  const verdict =
-    operation === 'verify'
-      ? { isValid: false, invalidReason: code, invalidMessage: detail }
-      : { success: false, errorReason: code, errorMessage: detail, transaction: '', network }
+  const verdict = failureJson(operation, { code, detail }, { network })
   return Problem.of(kind, detail, { members: { ...verdict, reason: code } })
 }
 
 function conflict(detail: string, { request }: CheckedRequest): Problem.ProblemError {
   const { payer, requirements } = request
-  const members = {
-    ...{ success: false, errorReason: 'idempotency_conflict', errorMessage: detail },
-    ...{ transaction: '', network: Facilitation.networkNameIn(request, requirements.network) },
-    ...{ payer, field: 'Idempotency-Key' },
-  }
-  return Problem.of('idempotency-conflict', detail, { members })
+  const network = Facilitation.networkNameIn(request, requirements.network)
+  const failure = { code: 'idempotency_conflict', detail }
+  const members = failureJson('settle', failure, { network, payer })
+  return Problem.of('idempotency-conflict', detail, {
+    members: { ...members, field: 'Idempotency-Key' },
+  })
 }
 
 /**
@@ -388,9 +401,9 @@ function notReady(state: { detail: string; retryAfterSeconds: number }): Problem
   return Problem.of('not-ready', state.detail, { headers })
 }
 
-type Answered = Exclude<Settled, { kind: 'unavailable' | 'conflict' }>
+type Ended = Exclude<Settled, { kind: 'unavailable' | 'conflict' }>
 
-function toJson(settled: Answered, { request, network: { id } }: CheckedRequest): object {
+function toJson(settled: Ended, { request, network: { id } }: CheckedRequest): object {
   const { payer } = request
   const network = Facilitation.networkNameIn(request, id)
   switch (settled.kind) {
@@ -403,21 +416,23 @@ function toJson(settled: Answered, { request, network: { id } }: CheckedRequest)
       return { success: true, payer, transaction: '', network, amount: '0' }
     case 'pending': {
       const transaction = settled.payment?.transaction ?? ''
-      const errorReason = 'settlement_pending'
-      const errorMessage = 'The transfer is not confirmed yet; ask again with the same call.'
-      const pending = { success: false, status: 'pending', errorReason, errorMessage }
-      return { ...pending, payer, transaction, network }
+      const detail = 'The transfer is not confirmed yet; ask again with the same call.'
+      const pending = {
+        code: 'settlement_pending',
+        detail,
+        status: 'pending',
+        transaction,
+      } as const
+      return failureJson('settle', pending, { network, payer })
     }
-    case 'failed': {
-      const { reason: errorReason, detail: errorMessage, transaction } = settled
-      return { success: false, errorReason, errorMessage, payer, transaction, network }
-    }
+    case 'failed':
+      return failureJson('settle', settled, { network, payer })
   }
 }
 
 /** Fields for the log: the answer, without the buyer. */
-function summaryOf(settled: Answered): Record<string, unknown> {
-  if (settled.kind === 'failed') return { answer: settled.reason }
+function summaryOf(settled: Ended): Record<string, unknown> {
+  if (settled.kind === 'failed') return { answer: settled.code }
   if (settled.kind === 'void') return { answer: settled.kind }
   return { answer: settled.kind, payment: settled.payment?.id }
 }

@@ -3,6 +3,7 @@ import type { Ledger } from '../../db/Ledger'
 import type { NetworkConfig } from '../config/Config'
 import type * as Network from '../protocol/Network'
 import { dayMs } from '../protocol/Time'
+import * as Refusals from '../settlement/read/refusals'
 
 /** One payee may use one part in this many of the facilitator's daily gas. */
 const parts = 4n
@@ -24,6 +25,8 @@ type PayeesOptions = {
 const openGas = 300_000n
 
 type PayeePayment = { network: Network.Id; payee: Address; known: string | undefined }
+
+type Use = string | bigint | 'unsent' | undefined
 
 type Day = { from: number; networks: Map<Network.Id, Part> }
 
@@ -77,7 +80,7 @@ export function createPayees({ ledger, networks, priceOf, now }: PayeesOptions) 
          * Call it once, with the payment's id or the gas limit of a job, when sending has ended. `unsent`:
          * another gateway is to send it. Never rejects.
          */
-        async end(id: string | bigint | 'unsent' | undefined): Promise<void> {
+        async end(id: Use): Promise<void> {
           let more = 0
           try {
             if (typeof id === 'bigint') more = Number(id)
@@ -94,6 +97,41 @@ export function createPayees({ ledger, networks, priceOf, now }: PayeesOptions) 
         },
       }
     },
+  }
+}
+
+type Spending = PayeePayment & {
+  /** Whether the payee has only its share. */
+  isLimited: boolean
+}
+
+/** The refusal of a payee that has used its share. */
+export const overShare = Refusals.later(
+  'The gas that one payee may have of the budget of today is spent; it starts again at 0:00 UTC.',
+  600,
+)
+
+/**
+ * Does work that spends gas for a payee, and counts it by what `useOf` finds of its result, as of `end`. The
+ * result is undefined after a fault.
+ */
+export async function spendFor<T>(
+  payees: Payees,
+  { isLimited, ...payment }: Spending,
+  work: () => Promise<T>,
+  useOf: (result: T | undefined) => Use | Promise<Use>,
+): Promise<T | typeof overShare> {
+  if (isLimited) await payees.load()
+  // Do not await from here to the count: calls for one payee must not pass its share together.
+  if (isLimited && payees.isSpent(payment.network, payment.payee)) return overShare
+  const count = payees.begin(payment)
+  let result: T | undefined
+  try {
+    await count.ready
+    result = await work()
+    return result
+  } finally {
+    await count.end(await useOf(result))
   }
 }
 

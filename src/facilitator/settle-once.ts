@@ -2,26 +2,27 @@ import type { Hex } from 'viem'
 import type { KeyScope, Payment, Purpose } from '../../db/Payment'
 import { type Claims, claimMoney, scopeKey } from '../paywall/checkout'
 import * as PaymentTerms from '../protocol/PaymentTerms'
-import type { Fault } from '../protocol/Problem'
-import { atCeiling, moneyKey, signatureCode } from '../protocol/Transfer'
+import { type Fault, fault } from '../protocol/Problem'
+import { atCeiling, moneyKey } from '../protocol/Transfer'
 import * as Refusals from '../settlement/read/refusals'
 import { type Outcome, RowsRefusedError } from '../settlement/send/Outcome'
 import type { Settlement } from '../settlement/settlement'
 import { withApproval } from '../settlement/sponsorship'
 import { within } from '../settlement/state/wait'
+import type { Refusal } from './answers'
 import * as Policy from './Policy'
-import type { Payees } from './payees'
+import { overShare, type Payees, spendFor } from './payees'
 import {
   type CheckedRequest,
-  expectedSigner,
   identify,
   isFree,
   isGenuine,
   isSame,
   isUnderWay,
+  notSigned,
   refuseEarly,
   refuseLate,
-  usedRefusal,
+  usedFault,
   type VerificationOptions,
   verifyOnChain,
 } from './verification'
@@ -83,9 +84,10 @@ async function settle(options: SettleOptions, first: SettleCall): Promise<Settle
   for (let call = first; ; call = await renew(settlement, call)) {
     const { subject } = call
     const refusal = await refuse(options, call)
-    if (refusal !== undefined) return refusal
-    const leftMs = deadline - now()
     const run = settling.runs.get(moneyKey(subject.transfer))
+    // What a call in progress has written as void may not be on the disk yet.
+    if (refusal !== undefined && !(refusal.kind === 'void' && run)) return refusal
+    const leftMs = deadline - now()
     if (run === undefined) {
       // Start nothing for a call that has used its time and will be answered with busy.
       const isLate = call !== first && leftMs <= 0
@@ -120,17 +122,15 @@ async function renew(
 async function refuse(options: SettleOptions, call: SettleCall): Promise<Settled | undefined> {
   const { subject } = call
   const early = refuseEarly(options, subject)
-  if (early !== undefined) return failed(early.code, early.detail)
+  if (early !== undefined) return failed(early)
   const late = refuseLate(options, subject)
   if (subject.known ?? subject.authorized) return refuseStored(call, late)
   const above = PaymentTerms.exceeds(subject.request)
   const needed = late ?? above
   if (needed === undefined && subject.isOwnDomain) return undefined
-  if (late !== undefined && subject.isSigned()) return failed(late.code, late.detail)
-  const verification = await verifyOnChain(options, subject, late)
-  if (verification.kind === 'bad') return failed(verification.reason, verification.detail)
-  if (verification.kind === 'unavailable') return verification
-  return above && failed(above.code, above.detail)
+  if (late !== undefined && subject.isSigned()) return failed(late)
+  const refusal = (await verifyOnChain(options, subject, late)) ?? above
+  return refusal && failed(refusal)
 }
 
 /** The refusal of money that is stored, unless the call continues its payment. */
@@ -140,8 +140,8 @@ function refuseStored(call: SettleCall, late: Fault | undefined): Settled | unde
   const stored = known ?? authorized
   if (stored === undefined) return undefined
   const isOurs = isGenuine(subject, stored)
-  if (!isOurs && !subject.isSigned()) return notSigned(subject)
-  if (late !== undefined) return failed(late.code, late.detail)
+  if (!isOurs && !subject.isSigned()) return failed(notSigned(subject))
+  if (late !== undefined) return failed(late)
   if (known !== undefined) {
     return isOurs && isSame(subject, known) ? undefined : spent(subject, known)
   }
@@ -182,30 +182,29 @@ async function begin(options: SettleOptions, call: SettleCall, waitMs: number): 
 /** Settles money that this call has claimed. */
 async function run(options: SettleOptions, call: SettleCall, waitMs: number): Promise<RunEnd> {
   const { settlement, settling } = options
-  const { payees } = settling
   const { subject } = call
   const conflict = await findConflict(options, call)
   if (conflict !== undefined) return { answer: conflict }
   if (isFree(subject)) return { answer: await chargeNothing(options, call) }
   // The payment may have changed before the money was claimed.
   const known = subject.known && ((await settlement.findById(subject.known.id)) ?? subject.known)
-  if (isOfUnlisted(options, subject)) await payees.load()
-  // Do not await from here to the count: calls for one payee must not pass its share together.
-  if (isOverShare(options, { ...subject, known })) return { answer: overShare }
-  const count = payees.begin({ ...subject.transfer, known: known?.id })
-  let outcome: Outcome | undefined
+  const current = { ...subject, known }
+  const { network, payee } = subject.transfer
+  const isLimited = isOfUnlisted(options, current)
   try {
-    await count.ready
-    outcome = await sendOrJoin(options, { ...call, subject: { ...subject, known } }, waitMs)
-    return { outcome }
+    const outcome = await spendFor<Outcome>(
+      settling.payees,
+      { network, payee, isLimited, known: known?.id },
+      () => sendOrJoin(options, { ...call, subject: current }, waitMs),
+      (end) => findUse(settlement, subject, end),
+    )
+    return outcome === overShare ? { answer: overShare } : { outcome }
   } catch (error) {
     // Another gateway has settled other money with this key since the read above.
     if (error instanceof RowsRefusedError && error.reason === 'key-used') {
       return { answer: otherMoney }
     }
     throw error
-  } finally {
-    await count.end(await findUse(settlement, subject, outcome))
   }
 }
 
@@ -234,9 +233,8 @@ async function findUse(
 async function chargeNothing(options: SettleOptions, call: SettleCall): Promise<Settled> {
   const { settlement, now } = options
   const { subject } = call
-  const verification = await verifyOnChain(options, subject, undefined)
-  if (verification.kind === 'bad') return failed(verification.reason, verification.detail)
-  if (verification.kind === 'unavailable') return verification
+  const refusal = await verifyOnChain(options, subject, undefined)
+  if (refusal !== undefined) return failed(refusal)
   const written = await settlement.authorizations.void(
     atCeiling(subject.transfer),
     purposeOf(call),
@@ -263,13 +261,6 @@ async function sendOrJoin(
   const isStored = (stored.subject.known ?? stored.subject.authorized) !== undefined
   if (!isStored || refuseStored(stored, undefined)) return outcome
   return send(options, stored, Math.max(0, until - now()))
-}
-
-/** Whether an unlisted payee has used its share of the day's gas. */
-function isOverShare(options: SettleOptions, subject: CheckedRequest): boolean {
-  const { network, request } = subject
-  const { payTo } = request.requirements
-  return isOfUnlisted(options, subject) && options.settling.payees.isSpent(network.id, payTo)
 }
 
 /** Whether gas would be spent for an unlisted payee. */
@@ -371,7 +362,7 @@ export type Settled =
   | { kind: 'void'; isReplay: boolean }
   /** Undefined: the gateway that has the named relayer has not sent it yet. */
   | { kind: 'pending'; payment: Payment | undefined }
-  | { kind: 'failed'; reason: string; detail: string; transaction: Hex | '' }
+  | ({ kind: 'failed' } & Fault & { transaction: Hex | '' })
   | { kind: 'conflict'; detail: string }
   | { kind: 'unavailable'; detail: string; retryAfterSeconds: number }
 
@@ -398,12 +389,13 @@ async function finish(
       return outcome
     case 'reverted': {
       const detail = 'The transaction failed; the same authorization may be tried again.'
-      return failed(revertReason(call, outcome.reason), detail, outcome.payment.transaction)
+      const code = revertReason(call, outcome.reason)
+      return failed({ code, detail }, outcome.payment.transaction)
     }
     case 'refused':
-      return failed(outcome.reason, outcome.detail)
+      return failed(fault(outcome.reason, outcome.detail))
     case 'dead':
-      return failed(outcome.reason, outcome.detail, outcome.payment?.transaction)
+      return failed(fault(outcome.reason, outcome.detail), outcome.payment?.transaction)
     case 'unavailable':
       return (await findEntrusted(settlement, call)) ?? outcome
   }
@@ -464,28 +456,17 @@ const otherMoney: Settled = {
   detail: 'Idempotency-Key was used for another authorization: use another key.',
 }
 
-/** The refusal of an unlisted payee that has used its share. */
-export const overShare = {
-  kind: 'unavailable' as const,
-  detail:
-    'The gas that one payee may have of the budget of today is spent; it starts again at 0:00 UTC.',
-  retryAfterSeconds: 600,
-} satisfies Settled
-
 /**
  * A refused call sends nothing, so its `transaction` is empty: x402 specification 2, section 5.3.2. The
  * message names the transaction of the call before, for a server that lost its success.
  */
 function spent({ transfer }: CheckedRequest, payment: Payment | undefined): Settled {
-  const { reason, detail } = usedRefusal(transfer)
-  if (payment === undefined) return failed(reason, detail)
-  return failed(reason, `${detail} The first call sent it in ${payment.transaction}.`)
+  const used = usedFault(transfer)
+  if (payment === undefined) return failed(used)
+  const detail = `${used.detail} The first call sent it in ${payment.transaction}.`
+  return failed({ ...used, detail })
 }
 
-function notSigned(subject: CheckedRequest): Settled {
-  return failed(signatureCode(subject.transfer), expectedSigner(subject))
-}
-
-function failed(reason: string, detail: string, transaction: Hex | '' = ''): Settled {
-  return { kind: 'failed', reason, detail, transaction }
+function failed(refusal: Refusal, transaction: Hex | '' = ''): Settled {
+  return 'code' in refusal ? { kind: 'failed', ...refusal, transaction } : refusal
 }

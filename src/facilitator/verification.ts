@@ -2,12 +2,13 @@ import type { Address, Hex } from 'viem'
 import type { Authorization } from '../../db/Authorization'
 import type { Payment } from '../../db/Payment'
 import { zero } from '../protocol/Address'
+import * as ChannelFacilitation from '../protocol/ChannelFacilitation'
 import * as Crypto from '../protocol/Crypto'
 import * as Explanation from '../protocol/Explanation'
 import * as Facilitation from '../protocol/Facilitation'
 import type * as Network from '../protocol/Network'
 import * as PaymentTerms from '../protocol/PaymentTerms'
-import type { Fault } from '../protocol/Problem'
+import { type Fault, fault, isFault } from '../protocol/Problem'
 import * as Sponsoring from '../protocol/Sponsoring'
 import * as Transfer from '../protocol/Transfer'
 import * as Refusals from '../settlement/read/refusals'
@@ -15,6 +16,8 @@ import { unwrap } from '../settlement/read/simulate'
 import type { Settlement } from '../settlement/settlement'
 import type { ApprovalSponsor } from '../settlement/sponsorship'
 import { lacksAllowance, refusalReasonOf } from '../settlement/sponsorship'
+import type { Refusal } from './answers'
+import type { ChannelCall } from './channel-checks'
 import * as Policy from './Policy'
 
 export type VerificationOptions = {
@@ -54,33 +57,30 @@ export type CheckedRequest = {
 /** A request before its payment was looked up. */
 export type Unidentified = Omit<CheckedRequest, 'known' | 'authorized'>
 
-type Verification =
-  | { kind: 'good' }
-  | { kind: 'bad'; reason: string; detail: string }
-  | { kind: 'unavailable'; detail: string; retryAfterSeconds: number }
-
 /** Reads a request. Faults are answered 400: `invalid_network` and those of `parse`. */
 export function openRequest(
   { sponsor, networks, takesV1, now }: VerificationOptions,
   body: Uint8Array,
   { operation, keyHash, call }: Pick<CheckedRequest, 'operation' | 'keyHash'> & { call: string },
-): Unidentified | { channel: Facilitation.OfChannel } | Fault {
+): Unidentified | ChannelCall | Fault {
   const parsed = Facilitation.parse(body, takesV1 ? { call } : undefined)
-  if (!('request' in parsed)) return parsed
-  const { request, extensions } = parsed
-  const { requirements } = request
+  const read = 'channel' in parsed ? ChannelFacilitation.read(parsed.channel) : parsed
+  if (isFault(read)) return read
+  const { requirements } = 'request' in read ? read.request : read
   const network = networks.find(({ id }) => id === requirements.network)
   if (network === undefined) {
     const ids = networks.map(({ id }) => id).join(', ')
     return { code: 'invalid_network', detail: `This facilitator settles on ${ids} only.` }
   }
+  if (!('request' in read)) return { ...read, operation, network }
+  const { request, extensions } = read
   const signed = Facilitation.transferOf(request, network.chainId, operation)
   const sponsored = Sponsoring.read(extensions, signed, {
     now: now(),
     takesApprovals: sponsor !== undefined,
   })
-  const permit2612 = 'code' in sponsored ? undefined : sponsored.permit2612
-  const transfer = { ...signed, ...(permit2612 && { permit2612 }) }
+  const { permit2612 } = isFault(sponsored) ? Sponsoring.nothing : sponsored
+  const transfer = Sponsoring.withPermit(signed, permit2612)
   const eip712 = domainOf(request, network)
   let signer: Address | undefined
   const { name, version } = network.asset.eip712
@@ -180,11 +180,11 @@ function isTaken(known: Payment | undefined): known is Payment {
 export async function verifyRequest(
   options: VerificationOptions,
   subject: CheckedRequest,
-): Promise<Verification> {
+): Promise<Refusal | undefined> {
   const early = refuseEarly(options, subject)
-  if (early !== undefined) return bad(early)
+  if (early !== undefined) return early
   const late = refuseLate(options, subject)
-  if (late !== undefined && subject.isSigned()) return bad(late)
+  if (late !== undefined && subject.isSigned()) return late
   const { known, authorized } = subject
   if (authorized !== undefined) return verifyKnown(subject, authorized, late)
   // A reverted payment may be sent again under the same requirements. An expired one is verified
@@ -209,41 +209,28 @@ export async function verifyOnChain(
   { settlement, sponsor }: VerificationOptions,
   subject: CheckedRequest,
   late: Fault | undefined,
-): Promise<Verification> {
+): Promise<Refusal | undefined> {
   const { request, network, sponsored } = subject
   const transfer = Transfer.atCeiling(subject.transfer)
   if (!settlement.isReady(network.id)) {
-    const detail = 'The network cannot settle now; try again with the same credential.'
-    return { kind: 'unavailable', detail, retryAfterSeconds: 5 }
+    return Refusals.later('The network cannot settle now; try again with the same credential.', 5)
   }
   if (!isFree(subject) && !settlement.hasBudget(network.id, 'facilitator')) {
-    const detail = 'The gas budget of today is spent; it starts again at 0:00 UTC.'
-    return { kind: 'unavailable', detail, retryAfterSeconds: 600 }
+    return Refusals.budgetSpent
   }
   if (!isFree(subject) && isPaused(settlement, transfer)) return relayerPaused
   const verdict = await settlement.verify(transfer, domainOf(request, network))
-  if ('ok' in verdict) return late === undefined ? { kind: 'good' } : bad(late)
+  if ('ok' in verdict) return late
   const approval = 'code' in sponsored ? undefined : sponsored.approval
   if (late === undefined && approval && sponsor && lacksAllowance(verdict)) {
     const checked = await sponsor.check(transfer, approval)
-    if (checked.kind !== 'refused') return checked
-    return { kind: 'bad', reason: refusalReasonOf(checked.code), detail: checked.detail }
+    if (checked.kind === 'good') return undefined
+    if (checked.kind === 'unavailable') return checked
+    return fault(refusalReasonOf(checked.code), checked.detail)
   }
-  switch (verdict.kind) {
-    case 'refused':
-    case 'dead':
-    case 'reverted': {
-      const { reason } = verdict
-      if (late !== undefined && !Refusals.isUnsigned({ reason })) return bad(late)
-      const detail = verdict.kind === 'reverted' ? 'The transaction failed.' : verdict.detail
-      return { kind: 'bad', reason, detail }
-    }
-    case 'unavailable':
-      return verdict
-    case 'pending':
-    case 'confirmed':
-      throw new Error('a verification does not settle')
-  }
+  if (verdict.kind === 'unavailable') return verdict
+  const isUnsigned = Refusals.isUnsigned(verdict)
+  return late && !isUnsigned ? late : fault(verdict.reason, verdict.detail)
 }
 
 /** Whether only other relayers than the one that the payer named can send now. */
@@ -254,12 +241,10 @@ function isPaused({ authorizations }: Settlement, transfer: Transfer.Transfer): 
   return hasOthers && !authorizations.isServed(transfer)
 }
 
-const relayerPaused: Verification = {
-  kind: 'unavailable',
-  detail:
-    'The relayer that this authorization names cannot send now: sign for another of /supported.',
-  retryAfterSeconds: 60,
-}
+const relayerPaused = Refusals.later(
+  'The relayer that this authorization names cannot send now: sign for another of /supported.',
+  60,
+)
 
 /**
  * Verifies a payment that is already stored. It is good as long as `settle` would still answer with
@@ -271,19 +256,15 @@ function verifyKnown(
   subject: CheckedRequest,
   known: Payment | Authorization,
   late: Fault | undefined,
-): Verification {
+): Fault | undefined {
   const isOurs = isGenuine(subject, known)
-  if (!isOurs && !subject.isSigned()) {
-    const reason = Transfer.signatureCode(subject.transfer)
-    return { kind: 'bad', reason, detail: expectedSigner(subject) }
-  }
-  if (late !== undefined) return bad(late)
+  if (!isOurs && !subject.isSigned()) return notSigned(subject)
+  if (late !== undefined) return late
   const isUnspent =
     'delivery' in known
       ? isTaken(known) && known.delivery === 'none' && isSame(subject, known)
       : isUnderWay(subject, known)
-  if (isOurs && isUnspent) return { kind: 'good' }
-  return { kind: 'bad', ...usedRefusal(known.transfer) }
+  return isOurs && isUnspent ? undefined : usedFault(known.transfer)
 }
 
 /** The chain verified a contract's signature, so it must equal the signature that was verified. */
@@ -337,16 +318,13 @@ export function isUnderWay(
   })
 }
 
-/** The signer that the facilitator expected, for a caller whose signature is not the payer's. */
-export function expectedSigner({ request, network, transfer }: CheckedRequest): string {
-  return Explanation.otherSigner(transfer, domainOf(request, network))
+/** The fault of a signature that is not the payer's: it names the signer that was expected. */
+export function notSigned({ request, network, transfer }: CheckedRequest): Fault {
+  const detail = Explanation.otherSigner(transfer, domainOf(request, network))
+  return fault(Transfer.signatureCode(transfer), detail)
 }
 
-/** The refusal of a spent authorization. */
-export function usedRefusal(transfer: Pick<Transfer.Transfer, 'method'>) {
-  return { reason: Refusals.usedReason(transfer), detail: Refusals.used }
-}
-
-function bad({ code, detail }: Fault): Verification {
-  return { kind: 'bad', reason: code, detail }
+/** The fault of a spent authorization. */
+export function usedFault(transfer: Pick<Transfer.Transfer, 'method'>): Fault {
+  return fault(Refusals.usedReason(transfer), Refusals.used)
 }

@@ -14,7 +14,7 @@ import {
 } from '../harness/channel-facilitation'
 import { networkOf as networkIn } from '../harness/differential'
 import { makeBody, post } from '../harness/facilitation'
-import { createChannelBuyer, startResourceServer } from '../harness/resource-server'
+import { createChannelBuyer, replay, startResourceServer } from '../harness/resource-server'
 import { payee, type Shop, startShop } from '../harness/shop'
 import { GreedyWallet } from '../harness/wallets'
 
@@ -75,6 +75,40 @@ describe('stock programs', () => {
       }
     })
   }
+
+  test('@x402/hono sells to a buyer that pays again after the answer to its deposit was lost', async () => {
+    const network = networkIn(shop, base)
+    let lost = 0
+    let payload: unknown
+    const facilitator = Bun.serve({
+      ...{ port: 0, hostname: '127.0.0.1' },
+      async fetch(request) {
+        const { pathname } = new URL(request.url)
+        const body = request.method === 'POST' ? await request.text() : undefined
+        const response = await fetch(shop.url + pathname, {
+          ...{ method: request.method, headers: { 'content-type': 'application/json' } },
+          ...(body !== undefined && { body }),
+        })
+        const json = await response.json()
+        if (body !== undefined) payload = JSON.parse(body).paymentPayload
+        if (pathname === '/settle' && lost++ === 0) return new Response('lost', { status: 502 })
+        return Response.json(json, { status: response.status })
+      },
+    })
+    const authorizer = privateKeyToAccount(generatePrivateKey())
+    const selling = { authorizer, amountAtomic: 100n }
+    const server = startResourceServer(facilitator.url.origin, network, selling)
+    const buyer = createChannelBuyer(network, account(1).local(), shop.chains[base]?.url ?? '')
+    try {
+      const before = jobs()
+      expect((await buyer.fetch(server.url)).status).not.toBe(200)
+      const again = await replay(server.url, btoa(JSON.stringify(payload)))
+      expect([again.status, lost, jobs()]).toEqual([200, 2, before + 1])
+    } finally {
+      server.stop()
+      await facilitator.stop(true)
+    }
+  })
 })
 
 describe('one payload is sent once', () => {
@@ -135,6 +169,60 @@ describe('one payload is sent once', () => {
       errorReason: 'invalid_batch_settlement_evm_deposit_simulation_failed',
     })
     expect(jobs()).toBe(before)
+  })
+
+  test('attack: only its own amount counts while a deposit is pending, and only once in its block', async () => {
+    const chain = shop.chains[base]
+    if (chain === undefined) throw new Error('no chain')
+    const networks = shop.config.networks.map((each) => ({ ...each, confirmations: 3 }))
+    await shop.restart({ ...withFacilitator(shop.config, {}), networks })
+    const spec = { kind: 'deposit', config: { salt: fresh() } } as const
+    const deposit = { depositSalt: fresh() }
+    const body = await make({ ...spec, deposit })
+    body.paymentRequirements.maxTimeoutSeconds = 1
+    const isValid = async (more: Partial<ChannelSpec>) =>
+      (await ask('verify', await make({ ...spec, deposit, ...more }))).json.isValid
+    const unsigned = { max: 5_000n, amount: 5_000n, faults: ['depositSigner'] } as const
+    await setAutomine(chain, false)
+    expect((await ask('settle', body)).json).toMatchObject({ status: 'pending' })
+    const states = [await isValid({}), await isValid({ max: 1_001n }), await isValid(unsigned)]
+    expect(states).toEqual([true, false, false])
+    await chain.rpc('evm_mine', [])
+    expect((await ask('settle', body)).json).toMatchObject({ status: 'pending' })
+    const mined = [await isValid({}), await isValid({ max: 1_001n }), await isValid(unsigned)]
+    expect(mined).toEqual([true, false, false])
+    await setAutomine(chain, true)
+    await chain.rpc('anvil_mine', ['0x3'])
+    body.paymentRequirements.maxTimeoutSeconds = 60
+    expect((await ask('settle', body)).json).toMatchObject({ success: true })
+    await shop.restart(withFacilitator(shop.config, {}))
+  })
+
+  test('attack: the deposit of a payer is no success for what it has not signed, nor for other terms', async () => {
+    const deposit = { depositSalt: fresh() }
+    const spec = { kind: 'deposit', config: { salt: fresh() }, deposit } as const
+    const body = await make(spec)
+    const { transaction, extra } = await settle(spec)
+    const { channelId } = (extra as { channelState: { channelId: Hex } }).channelState
+    const refusals: [string, Partial<ChannelSpec>][] = [
+      ['channel_id_mismatch', { payer: account(3).local() }],
+      ['receiver_authorizer_mismatch', { faults: ['otherAuthorizer'] }],
+      ['voucher_signature', { faults: ['voucherSigner'] }],
+      ['cumulative_exceeds_balance', { max: 1_001n }],
+    ]
+    for (const [reason, more] of refusals) {
+      const forged = await make({ ...spec, ...more })
+      Object.assign(forged.paymentPayload.payload.voucher as object, { channelId })
+      expect((await ask('settle', forged)).json).toMatchObject({
+        ...{ success: false, transaction: '' },
+        errorReason: `invalid_batch_settlement_evm_${reason}`,
+      })
+    }
+    expect((await ask('settle', body)).json).toMatchObject({ success: true, transaction })
+    // A voucher that was claimed pays for nothing more.
+    await settle({ kind: 'claim', config: spec.config })
+    const claimed = 'invalid_batch_settlement_evm_cumulative_below_claimed'
+    expect((await ask('settle', body)).json.errorReason).toBe(claimed)
   })
 })
 
@@ -234,6 +322,29 @@ describe('strangers', () => {
       }
     }
     expect(jobs()).toBe(before)
+  })
+
+  test('attack: a failed deposit of a payer with code counts as wasted, another one does not', async () => {
+    const chain = shop.chains[base]
+    const wasted = () =>
+      shop.rows(
+        "SELECT wasted_wei FROM gas_spent WHERE product = 'facilitator' AND wasted_wei != '0'",
+      )
+    const setCode = (code: Hex) => chain?.rpc('anvil_setCode', [account(1).address, code])
+    // Accepts each signature where gas has no price, else uses all of its gas.
+    await setCode('0x3a156009575b6005565b631626ba7e60e01b60005260206000f3')
+    expect(wasted()).toEqual([])
+    const failed = await settle({ kind: 'deposit', config: { salt: fresh() } })
+    const ofFailed = wasted()
+    await setCode('0x631626ba7e60e01b60005260206000f3')
+    const paid = await settle({ kind: 'deposit', config: { salt: fresh() } })
+    await setCode('0x')
+    expect(failed).toMatchObject({
+      errorReason: 'invalid_batch_settlement_evm_deposit_transaction_failed',
+    })
+    expect(paid).toMatchObject({ success: true })
+    expect(ofFailed).toEqual([{ wasted_wei: expect.any(String) }])
+    expect(wasted()).toEqual(ofFailed)
   })
 
   test('attack: claims of more rows than one transaction takes are malformed', async () => {

@@ -1,6 +1,7 @@
 import { afterAll, beforeAll, describe, expect, test } from 'bun:test'
 import type { Hex } from 'viem'
 import type { Purpose } from '../../db/Payment'
+import { open as openDatabase } from '../../db/sqlite/open'
 import type { Config } from '../../src/config/Config'
 import { account } from '../../src/demo/accounts'
 import * as Facilitation from '../../src/protocol/Facilitation'
@@ -15,8 +16,9 @@ import {
   post,
 } from '../harness/facilitation'
 import { purposeOf } from '../harness/settlement'
-import { payee, type Shop, startShop } from '../harness/shop'
+import { payee, type Shop, type ShopOptions, startShop } from '../harness/shop'
 import { isPostgres } from '../harness/test-ledger'
+import { until } from '../harness/world'
 
 /** A charge of nothing sends nothing, and the authorization can never be used again. */
 
@@ -25,8 +27,8 @@ const robinhood: Id = 'eip155:4663'
 const used = 'permit2_invalid_nonce'
 
 const shops: Shop[] = []
-async function open(adjust: (config: Config) => Config): Promise<Shop> {
-  const opened = await startShop({ adjust })
+async function open(adjust: (config: Config) => Config, options: ShopOptions = {}): Promise<Shop> {
+  const opened = await startShop({ adjust, ...options })
   shops.push(opened)
   return opened
 }
@@ -260,9 +262,21 @@ describe('API keys', () => {
     `0x${new Bun.CryptoHasher('sha256').update(text).digest('hex')}`
   const bearer = { authorization: `Bearer ${key}` }
   let keyed: Shop
+  /** What a commit waits for before it is on the disk. */
+  let disk: Promise<void> | undefined
   beforeAll(async () => {
     keyed = await open(
       withFacilitator({ payTo: 'any', apiKeyHashes: [hash(key), hash('another')] }),
+      {
+        openDatabase(from) {
+          const db = openDatabase(from)
+          const sync = async () => {
+            await disk
+            await db.sync()
+          }
+          return { ...db, sync }
+        },
+      },
     )
   })
   const settleBy = (body: unknown, headers: Record<string, string>) =>
@@ -304,6 +318,27 @@ describe('API keys', () => {
       }
     })
   }
+
+  // PostgreSQL shows no row before it is on the disk.
+  test.skipIf(isPostgres)(
+    'error: a charge of nothing is no success for its key before it is on the disk',
+    async () => {
+      const mine = { ...bearer, 'idempotency-key': 'order-d' }
+      const body = charging(await make({ requirements: { maxTimeoutSeconds: 0.2 } }), 0)
+      const rows = keyed.counts().authorizations ?? 0
+      const held = Promise.withResolvers<void>()
+      disk = held.promise
+      const first = settleBy(body, mine)
+      await until('it is written', () => (keyed.counts().authorizations ?? 0) > rows)
+      const early = await settleBy(body, mine).finally(() => {
+        disk = undefined
+        held.resolve()
+      })
+      expect([early.status, early.json.success]).toEqual([503, undefined])
+      expect((await first).json).toMatchObject({ success: true })
+      expect((await settleBy(body, mine)).json).toMatchObject({ success: true })
+    },
+  )
 
   test('error: of concurrent authorizations under one Idempotency-Key one succeeds', async () => {
     const mine = { ...bearer, 'idempotency-key': 'order-c' }
