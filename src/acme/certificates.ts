@@ -1,15 +1,7 @@
 import { createPrivateKey, generateKeyPairSync, type KeyObject } from 'node:crypto'
-import {
-  closeSync,
-  fsyncSync,
-  mkdirSync,
-  openSync,
-  renameSync,
-  rmSync,
-  writeFileSync,
-} from 'node:fs'
-import { dirname, join } from 'node:path'
-import { codeOf, EnvironmentError, readPrivate, syncDirectory } from '../config/env'
+import { join } from 'node:path'
+import { replaceFile } from '../config/durable'
+import { codeOf, EnvironmentError, readPrivate } from '../config/env'
 import type { Registry } from '../http/metrics'
 import type { Log } from '../log'
 import * as Certificate from './Certificate'
@@ -284,26 +276,10 @@ function accountKey(path: string, log: Log): KeyObject {
  */
 export function writePrivate(path: string, text: string): void {
   try {
-    replace(path, text)
+    replaceFile(path, text)
   } catch (error) {
     throw new EnvironmentError(`${path} cannot be written (${codeOf(error)})`)
   }
-}
-
-function replace(path: string, text: string): void {
-  const temporary = `${path}.tmp`
-  mkdirSync(dirname(path), { recursive: true, mode: 0o700 })
-  rmSync(temporary, { force: true })
-  const file = openSync(temporary, 'wx', 0o600)
-  try {
-    // Unlike writeSync it writes all, or throws.
-    writeFileSync(file, text)
-    fsyncSync(file)
-  } finally {
-    closeSync(file)
-  }
-  renameSync(temporary, path)
-  syncDirectory(dirname(path))
 }
 
 function report({ registry, domains, now }: CertificatesOptions, state: State) {

@@ -29,7 +29,7 @@ import { createLookup } from '../paywall/usage/lookup'
 import * as Crypto from '../protocol/Crypto'
 import { hourMs } from '../protocol/Time'
 import { createRefunds } from '../refunds/refunds'
-import { findAuthorizerFault, findLeftFault } from '../settlement/channels/authorizer'
+import { findChannelsFault } from '../settlement/channels/authorizer'
 import { createSettlement } from '../settlement/settlement'
 import { createSponsor } from '../sponsor/sponsor'
 import { openMarket, startStock } from '../stock/start'
@@ -126,10 +126,9 @@ async function startMoney(base: Base) {
   /** What an operator has paused. */
   const pauses = await createPauses({ ledger: admin, onChange, now, fault })
   for (const { kind, name } of pauses.all()) log('sales-paused', { kind, name })
-  const channelFault =
-    (await findAuthorizerFault(ledger.channels, secrets.receiverAuthorizerKey)) ??
-    (await findLeftFault(ledger.channels, config.networks))
-  if (channelFault !== undefined) throw new EnvironmentError(channelFault)
+  const { receiverAuthorizerKey } = secrets
+  const stranded = await findChannelsFault(ledger.channels, receiverAuthorizerKey, config.networks)
+  if (stranded !== undefined) throw new EnvironmentError(stranded)
   const settlement = await createSettlement({
     ...own,
     ledger,
@@ -137,7 +136,7 @@ async function startMoney(base: Base) {
     blockTimeMs: options.blockTimeMs,
     rpcTimeoutMs: options.rpcTimeoutMs,
     relayerKeys: secrets.relayerKeys,
-    receiverAuthorizerKey: secrets.receiverAuthorizerKey,
+    receiverAuthorizerKey,
     deskKey: config.stock && secrets.deskKey,
     deskNetwork: config.stock?.network,
     monotonic: base.monotonic,

@@ -32,8 +32,8 @@ const usdc = {
 }
 
 /** Of a network without stock and sponsor. */
-function gasOf(gateway: string, facilitator: string) {
-  return { gateway, facilitator, desk: '0', sponsor: '0' }
+function gasOf(gateway: string, facilitator: string, channels: string) {
+  return { gateway, facilitator, desk: '0', sponsor: '0', channels }
 }
 
 /** The public nodes are rate limited: in production a block of the file names others. */
@@ -47,7 +47,7 @@ export const builtIns: readonly BuiltIn[] = [
       rpc_urls: ['https://mainnet.base.org', 'https://base-rpc.publicnode.com'],
       testnet: false,
       fee_cap_gwei: '2',
-      gas_per_day_wei: gasOf('20000000000000000', '10000000000000000'),
+      gas_per_day_wei: gasOf('20000000000000000', '10000000000000000', '10000000000000000'),
       asset: {
         ...usdc,
         address: '0x833589fCD6eDb6E08f4c7C32D4f71b54bdA02913',
@@ -64,7 +64,7 @@ export const builtIns: readonly BuiltIn[] = [
       rpc_urls: ['https://sepolia.base.org', 'https://base-sepolia-rpc.publicnode.com'],
       testnet: true,
       fee_cap_gwei: '2',
-      gas_per_day_wei: gasOf('50000000000000000', '50000000000000000'),
+      gas_per_day_wei: gasOf('50000000000000000', '50000000000000000', '25000000000000000'),
       asset: {
         ...usdc,
         address: '0x036CbD53842c5426634e7929541eC2318f3dCF7e',
@@ -88,6 +88,7 @@ export const builtIns: readonly BuiltIn[] = [
         facilitator: '20000000000000000',
         desk: '50000000000000000',
         sponsor: '10000000000000000',
+        channels: '25000000000000000',
       },
       asset: {
         symbol: 'USDG',

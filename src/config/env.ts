@@ -1,17 +1,15 @@
 import {
   closeSync,
   existsSync,
-  fchmodSync,
   fstatSync,
-  fsyncSync,
   linkSync,
   mkdirSync,
   openSync,
   readFileSync,
   unlinkSync,
-  writeSync,
 } from 'node:fs'
 import { join } from 'node:path'
+import { syncDirectory, writeNew } from './durable'
 
 /** The environment as a process has it. */
 export type Env = Readonly<Record<string, string | undefined>>
@@ -90,13 +88,8 @@ const order = 0xfffffffffffffffffffffffffffffffebaaedce6af48a03bbfd25e8cd0364141
  * generates them (file mode 0600). Throws `EnvironmentError` with all faults and without any value.
  * Generates nothing while there is a fault.
  */
-export function loadSecrets({
-  dataDir,
-  env,
-  isShared,
-  hasChannels,
-  random = randomBytes,
-}: Options): Secrets {
+export function loadSecrets(options: Options): Secrets {
+  const { dataDir, env, isShared, hasChannels, random = randomBytes } = options
   const lookup = readEnv(env)
   const state: State = { dataDir, random, generated: [] }
   const errors: string[] = []
@@ -360,14 +353,7 @@ function create({ dataDir, random }: State, path: string, text: string): boolean
   try {
     mkdirSync(dataDir, { recursive: true, mode: 0o700 })
     const temporary = `${path}.${hexOf(random(8))}.tmp`
-    const file = openSync(temporary, 'wx', 0o600)
-    try {
-      fchmodSync(file, 0o600)
-      writeSync(file, text)
-      fsyncSync(file)
-    } finally {
-      closeSync(file)
-    }
+    writeNew(temporary, text)
     try {
       linkSync(temporary, path)
     } finally {
@@ -379,17 +365,6 @@ function create({ dataDir, random }: State, path: string, text: string): boolean
     const code = codeOf(error)
     if (code === 'EEXIST') return false
     throw new EnvironmentError(`${path} cannot be written (${code}): ${writeAdvice(code)}`)
-  }
-}
-
-/** Makes the new name durable. */
-export function syncDirectory(path: string): void {
-  if (process.platform === 'win32') return
-  const directory = openSync(path, 'r')
-  try {
-    fsyncSync(directory)
-  } finally {
-    closeSync(directory)
   }
 }
 

@@ -124,12 +124,13 @@ export const sponsor = K.keys({
   ),
 })
 
-/** Native coin a day in wei: 0.01 for each product that settles, 0.002 for grants. */
+/** Native coin a day in wei: 0.01 for each product that settles, 0.002 for grants, 0.005 for channels. */
 const gasPerDayWei = K.keys({
   gateway: K.wei('Gas of sales a day, in wei.', '10000000000000000'),
   facilitator: K.wei('Gas of the facilitator a day, in wei.', '10000000000000000'),
   desk: K.wei('Gas of the stock desk a day, in wei.', '10000000000000000'),
   sponsor: K.wei('ETH of grants a day, with their gas, in wei.', '2000000000000000'),
+  channels: K.wei('Gas of deposits and refunds of channels a day, in wei.', '5000000000000000'),
 })
 
 export const channels = K.keys({

@@ -4,8 +4,6 @@ import { stateJson } from '../protocol/Channel'
 /** The state of a channel as its client reads it: in `PAYMENT-RESPONSE`, and in a 402 to correct itself. */
 
 /** `channelState` of x402 `batch-settlement`: integers as text, times in unix seconds. */
-export type ChannelState = ReturnType<typeof of>
-
 export function of(channel: Channel) {
   const { id, chargedAtomic } = channel
   return { ...stateJson(id, channel), chargedCumulativeAmount: String(chargedAtomic) }

@@ -9,7 +9,7 @@ import * as Explanation from '../protocol/Explanation'
 import * as Problem from '../protocol/Problem'
 import { type Money, moneyKey, signatureCode, signerOf, type Transfer } from '../protocol/Transfer'
 import { isPresented, type Presented } from '../settlement/channels/state'
-import { busyDetail, outOfStep } from '../settlement/channels/voucher'
+import { busyDetail } from '../settlement/channels/voucher'
 import { usedReason } from '../settlement/read/refusals'
 import { type Outcome, RowsRefusedError } from '../settlement/send/Outcome'
 import type { Settlement } from '../settlement/settlement'
@@ -286,7 +286,7 @@ async function spendVoucher(
   assertVoucher(presentation, sale)
   const endTurn = await settlement.channels.takeTurn(channelId)
   const correct = async (detail: string) =>
-    Denial.unpaid(outOfStep(await settlement.channels.find(channelId), detail))
+    Denial.unpaid(await settlement.channels.outOfStep(channelId, detail))
   if (endTurn === undefined) throw await correct(busyDetail)
   const claim = kind === 'refund' ? createClaim() : claimMoney(claims, transfer)
   // What it paid for is still being delivered.
@@ -418,10 +418,10 @@ async function findSince(
   outcome: Outcome | Authorized,
 ): Promise<Payment | undefined> {
   if (outcome.kind !== 'refused' || outcome.reason !== usedReason(transfer)) return undefined
+  if (isPresented(transfer)) return settlement.channels.findCharged(transfer)
   const authorizations = transfer.upto && settlement.authorizations
-  const known = await settlement.find(transfer)
-  if (transfer.voucher) return known?.transfer.method === 'channel' ? known : undefined
-  if (known ?? (await authorizations?.find(transfer))) throw Denial.inProgress()
+  if ((await settlement.find(transfer)) ?? (await authorizations?.find(transfer)))
+    throw Denial.inProgress()
   return undefined
 }
 
@@ -532,8 +532,8 @@ async function authorize(shop: Shop, checkout: Paying): Promise<Outcome | Author
     }
     const attempt = () => {
       const own = { id: settlement.createId(), receivedAt: shop.now() }
-      const ofVoucher = { requestId: sale.requestId, waitMs, rows, onEnd: checkout.endTurn }
-      const terms = { ...own, client, validUntil, onAsked, ofVoucher }
+      const { requestId } = sale
+      const terms = { ...own, client, validUntil, onAsked, requestId, waitMs, rows }
       return settlement.authorizations.authorize(transfer, purpose, terms)
     }
     return approval === undefined

@@ -411,19 +411,11 @@ function matchesOf(
     payload.network === undefined || item.takesV1
       ? X402.matchOffer(payload, offers, {
           takesUpto: item.isByUse === true,
-          channelOf: channelsOf(item, channelOf),
+          channelOf: item.isByChannel ? ({ network }) => channelOf(network.id) : undefined,
         })
       : noVersion1
   presented.matched = { item, matches }
   return matches
-}
-
-/** Of an item that takes channels. */
-function channelsOf(
-  { isByChannel }: Item,
-  channelOf: CredentialOptions['channelOf'],
-): X402.ChannelOf | undefined {
-  return isByChannel === true ? ({ network }) => channelOf(network.id) : undefined
 }
 
 const noVersion1 = {

@@ -109,12 +109,12 @@ function createGatewayProduct(context: Context): Product<GatewaySale> {
     waitMs: context.settleWaitMs,
     answerMs: ({ timeoutMs }) => timeoutMs + chargeMs,
     prepareByUse: ({ sale }) => sale.prepare(),
-    fulfilByUse({ sale, claim }, authorization) {
+    fulfilByUse({ sale, claim, endTurn }, authorization) {
       const { opens } = sale.item
       // The answer of a pass needs its payment only for its time, which is now.
       const own = opens && { fulfil: async () => passOf(sale.item, opens, now()) }
       return byUse.deliver(own ? answeredBy(sale, own) : sale, authorization, {
-        release: claim.release,
+        ...{ release: claim.release, endTurn },
         isFixed: !isByUse(sale, authorization.transfer),
       })
     },

@@ -243,10 +243,17 @@ function resolve(root: unknown, to: unknown): unknown {
     if (anchored === undefined) throw missing()
     return anchored
   }
-  let found: unknown = root
-  for (const part of to.slice(1).split('/').slice(1)) {
+  const found = valueAt(root, to)
+  if (found === undefined) throw missing()
+  return found
+}
+
+/** The value at a reference such as `#/$defs/name`; undefined where there is none. */
+export function valueAt(root: unknown, reference: string): unknown {
+  let found = root
+  for (const part of reference.split('/').slice(1)) {
     const name = decode(part).replaceAll('~1', '/').replaceAll('~0', '~')
-    if (!isContainer(found) || !Object.hasOwn(found, name)) throw missing()
+    if (!isContainer(found) || !Object.hasOwn(found, name)) return undefined
     found = (found as Table)[name]
   }
   return found

@@ -127,11 +127,12 @@ function showWaiting(meter: Meter, waiting: () => Promise<ReadonlyMap<string, nu
 
 /** The sponsor is missing here, because its budget is counted where grants are written. */
 function gasPerDayOf({ id, gasPerDayWei }: NetworkConfig): Subscriptions['gasPerDay'] {
-  const { gateway, facilitator, desk } = gasPerDayWei
+  const { gateway, facilitator, desk, channels } = gasPerDayWei
   return [
     { network: id, product: 'gateway', wei: gateway },
     { network: id, product: 'facilitator', wei: facilitator },
     { network: id, product: 'desk', wei: desk },
+    { network: id, product: 'channels', wei: channels },
   ]
 }
 

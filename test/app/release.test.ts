@@ -1,13 +1,13 @@
 import { afterAll, beforeAll, describe, expect, test } from 'bun:test'
 import { createPrivateKey, createPublicKey, scryptSync, verify } from 'node:crypto'
 import {
-  copyFileSync,
   existsSync,
   mkdirSync,
   mkdtempSync,
   readdirSync,
   readFileSync,
   rmSync,
+  symlinkSync,
   writeFileSync,
 } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -154,7 +154,7 @@ describe('a release', () => {
       async make({ name }, outfile) {
         if (name === 'fails') throw new Error('no such runtime')
         if (name === 'short') writeFileSync(outfile, readFileSync(executable).subarray(0, 100_000))
-        else copyFileSync(executable, outfile)
+        else symlinkSync(executable, outfile)
       },
     })
     expect([code, lines]).toEqual([
@@ -181,7 +181,7 @@ describe('a release', () => {
       outdir: join(directory, 'commit'),
       commit: { id: 'ab'.repeat(20), modified: false },
       out: (line) => void lines.push(line),
-      make: async (_, outfile) => copyFileSync(executable, outfile),
+      make: async (_, outfile) => symlinkSync(executable, outfile),
     })
     expect([code, lines[0]]).toEqual([1, expect.stringContaining(`not ${'ab'.repeat(20)}`)])
   })
@@ -196,7 +196,7 @@ describe('the packages of a release', () => {
       outdir: join(directory, 'packages'),
       commit: undefined,
       out: (line) => void lines.push(line),
-      make: async (_, outfile) => copyFileSync(executable, outfile),
+      make: async (_, outfile) => symlinkSync(executable, outfile),
       packagesOf: (built) => (built[0]?.target === own ? packages : []),
       key: readSigningKey(secretKey(), undefined),
     })

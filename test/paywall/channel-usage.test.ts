@@ -57,6 +57,15 @@ async function opened(): Promise<BuyersChannel> {
 
 const charged = (channel: BuyersChannel) => Number(channel.row().charged_atomic)
 
+test('a channel is refunded at a route by use', async () => {
+  const channel = await opened()
+  const refunded = await channel.pay({ kind: 'refund', base: BigInt(cost), path })
+  expect([refunded.status, settledOf(refunded)]).toMatchObject([
+    200,
+    { success: true, amount: String(500_000 - cost) },
+  ])
+})
+
 describe('a whole answer', () => {
   test('a whole answer is charged what it used, and the next voucher begins there', async () => {
     const channel = await opened()

@@ -137,11 +137,14 @@ describe('a voucher that is out of step', () => {
     const channel = await shop.channel()
     expect((await channel.deposit({ amount: 200_000n, ...chat(1000) })).status).toBe(200)
     await untilEnded(shop)
-    // Claimed by this voucher, the chain has its signature.
     const { charged_atomic: charged, signed_atomic: signed } = channel.row()
     expect(charged).toBe(String(costOf(100, 10)))
     const amount = String(BigInt(String(signed)) - BigInt(String(charged)))
     const replay = { max: BigInt(String(signed)), accepted: { amount }, ...chat(100) }
+    // The state shows its signature, as a claim does.
+    expect(await correctionOf(await channel.pay({ base: 1n, ...chat(100) }))).toMatchObject({
+      ...{ status: 402, error: mismatch, charged, signed },
+    })
     for (const kind of ['voucher', 'deposit'] as const)
       expect(await correctionOf(await channel.pay({ ...replay, kind }))).toMatchObject({
         ...{ status: 402, error: mismatch, charged, signed },
@@ -263,6 +266,23 @@ describe('a request that fails', () => {
     expect(await correctionOf(await channel.send(signature, posted))).toMatchObject({
       error: mismatch,
     })
+    expect(channel.row()).toMatchObject({ charged_atomic: '10000' })
+    expect(shop.upstream.requests).toHaveLength(2)
+  })
+
+  test('a client that left and waits by the same voucher gets the answer for one charge', async () => {
+    const channel = await opened()
+    const signature = await channel.sign({ base: 5_000n, ...posted })
+    const reply = nextReply()
+    const buyer = openBuyer(shop.at(posted.path), { 'payment-signature': signature }, '')
+    const answer = await reply
+    await buyer.leave()
+    const again = channel.send(signature, posted)
+    // The second request is waiting once the gateway has answered a later one.
+    await ask(shop.at())
+    shop.upstream.script = undefined
+    answer.send(200, '{"n":1}')
+    expect([(await again).status, await (await again).text()]).toEqual([200, '{"ok":true}'])
     expect(channel.row()).toMatchObject({ charged_atomic: '10000' })
     expect(shop.upstream.requests).toHaveLength(2)
   })

@@ -2,7 +2,7 @@ import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'bun:tes
 import { settlementOf } from '../harness/buyer'
 import { buy, openConnection, type Shop, sign, startShop, type Terms } from '../harness/shop'
 import type { Reply } from '../harness/upstream'
-import { until } from '../harness/world'
+import { until, whenFree } from '../harness/world'
 
 let shop: Shop
 beforeAll(async () => {
@@ -154,7 +154,7 @@ describe('an event stream', () => {
       await until('it is recorded', () => lastPayment().delivery === 'none')
       shop.upstream.script = undefined
       const counts = shop.counts()
-      const again = await fetch(item(), { headers: credential })
+      const again = await whenFree(() => fetch(item(), { headers: credential }))
       expect(again.status).toBe(200)
       expect(shop.counts()).toEqual(counts)
       await becomes({ delivery: 'delivered', truncated: 0, attempts: 2 })
@@ -173,7 +173,8 @@ describe('an answer that is no event stream', () => {
       upstream.send(200, '{"n":1}')
       await until('it is recorded', () => lastPayment().delivery === 'none')
       shop.upstream.script = undefined
-      expect((await fetch(item(), { headers: credential })).status).toBe(200)
+      const again = await whenFree(() => fetch(item(), { headers: credential }))
+      expect(again.status).toBe(200)
     }
   })
 

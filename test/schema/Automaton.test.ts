@@ -3,6 +3,7 @@ import fc from 'fast-check'
 import { RE2JS } from 're2js'
 import * as Automaton from '../../src/schema/Automaton'
 import { shippedText } from '../bench/shipped'
+import { countOf, runs } from '../harness/samples'
 
 /** Characters that the classes below divide, and such that no class has. */
 const characters = ['a', 'b', 'c', '1', '_', '-', '.', ' ', '\n', '\u00e9', '\u{1F600}', '\ud83d']
@@ -89,9 +90,9 @@ test('an automaton matches what JavaScript and RE2 match', () => {
         }
       }
     }),
-    { numRuns: 150 },
+    runs(1000),
   )
-  expect(automata).toBeGreaterThan(75)
+  expect(automata).toBeGreaterThan(countOf(500))
 })
 
 test('every pattern of the shipped file has an automaton', () => {

@@ -184,7 +184,7 @@ describe.concurrent('budget.spent', () => {
   test('budget.spent is written once a day, with the payment that reaches the budget', async () => {
     // A settling call costs 120,000 gwei on this chain.
     const callWei = 120_000_000_000_000n
-    const budgets = { facilitator: 10n ** 18n, desk: 10n ** 18n, sponsor: 0n }
+    const budgets = { facilitator: 10n ** 18n, desk: 10n ** 18n, sponsor: 0n, channels: 0n }
     const gasPerDayWei = { ...budgets, gateway: callWei + 1n }
     await using own = await subscribed({ network: { gasPerDayWei } })
     await own.pay(own.sign())

@@ -77,6 +77,32 @@ describe('a message', () => {
     expect(new Set(receiver.ids()).size).toBe(5)
   })
 
+  test('error: a message leaves after its event is on the disk', async () => {
+    await using own = await start()
+    await own.add('pay_1')
+    const [asked, disk] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()]
+    own.db.sync = () => {
+      asked.resolve()
+      return disk.promise
+    }
+    const pass = own.pass(0)
+    await Promise.race([asked.promise, pass])
+    expect(receiver.received).toEqual([])
+    disk.resolve()
+    await pass
+    expect(receiver.received).toHaveLength(1)
+  })
+
+  test('a message that ends while its sync runs is not sent again', async () => {
+    await using own = await start()
+    await own.add('pay_1')
+    own.db.sync = async () => {
+      own.db.sqlite.run("UPDATE webhooks SET state = 'delivered', ended_at = 1")
+    }
+    await own.pass(0)
+    expect(receiver.received).toEqual([])
+  })
+
   test('an event that is recorded twice is one message', async () => {
     await using own = await start()
     for (const _ of [1, 2]) await own.add('pay_1', { occurrence: 'block 7' })

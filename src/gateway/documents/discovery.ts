@@ -292,17 +292,20 @@ export function priceSentence({ route, byUse, byChannel }: Catalogue.Good): stri
 
 /** Every offer for a route: those of the scheme `exact`, then those of `upto` and of channels. */
 export function offersOf({ merchant, route, networks, byUse, accepts }: Catalogue.Good): Json[] {
+  const termsOf = ({ id: network, asset }: NetworkConfig) => ({
+    amount: route.priceAtomic.toString(),
+    currency: asset.address,
+    network,
+    recipient: merchant.payout,
+  })
   return [
     ...networks
       .filter(({ id }) =>
         accepts.some(({ scheme, network }) => scheme === 'exact' && network === id),
       )
-      .map((network) => offerOf(merchant, route, network)),
-    ...byUse.map(({ id, asset }) => ({
-      amount: route.priceAtomic.toString(),
-      currency: asset.address,
-      network: id,
-      recipient: merchant.payout,
+      .map((network) => ({ ...termsOf(network), ...exactly(network) })),
+    ...byUse.map((network) => ({
+      ...termsOf(network),
       scheme: 'upto',
       extra: { assetTransferMethod: 'permit2', spender: Upto.proxyAddress },
     })),
@@ -314,15 +317,10 @@ export function offersOf({ merchant, route, networks, byUse, accepts }: Catalogu
   ]
 }
 
-/** One offer, in the terms of the MPP discovery draft and specification 2.1. */
-function offerOf(merchant: Merchant, route: Route, network: NetworkConfig): Json {
-  const { asset } = network
+/** What an offer says of `exact`, in the terms of the MPP discovery draft and specification 2.1. */
+function exactly({ asset }: NetworkConfig): Json {
   const isPermit2 = asset.transfer[0] === 'permit2'
   return {
-    amount: route.priceAtomic.toString(),
-    currency: asset.address,
-    network: network.id,
-    recipient: merchant.payout,
     scheme: 'exact',
     intent: 'charge',
     method: 'evm',

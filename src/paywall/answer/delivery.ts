@@ -273,13 +273,10 @@ type Receipted = Pick<DeliveryRequest, 'search' | 'usage' | 'isAgain'> & {
 /** What the headers show of the channel of a payment: as this request left it, else as it is now. */
 function settledBy(
   { settlement }: Context,
-  outcome: Confirmed,
+  { settled, payment }: Confirmed,
 ): Settled | undefined | Promise<Settled | undefined> {
-  const { settled, payment } = outcome
-  return (
-    settled ??
-    (payment.transfer.method === 'channel' ? settlement.channels.settledBy(payment) : undefined)
-  )
+  if (settled || payment.transfer.method !== 'channel') return settled
+  return settlement.channels.settledBy(payment)
 }
 
 function headingsOf(

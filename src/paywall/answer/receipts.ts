@@ -1,4 +1,5 @@
 import type { Address, Hex } from 'viem'
+import type { Channel } from '../../../db/Channel'
 import type { Payment, Protocol } from '../../../db/Payment'
 import * as Crypto from '../../protocol/Crypto'
 import type { Offer } from '../../protocol/Offer'
@@ -6,7 +7,7 @@ import type { ProblemError } from '../../protocol/Problem'
 import * as Receipt from '../../protocol/Receipt'
 import * as X402 from '../../protocol/X402'
 import type { Refunded } from '../../settlement/channels/refund'
-import type { Settled } from '../../settlement/channels/state'
+import type { PaidDeposit, Settled } from '../../settlement/channels/state'
 import * as ChannelState from '../ChannelState'
 
 /**
@@ -20,8 +21,6 @@ const withQueryMaxLength = 200
 
 /** The purchase that a receipt names. */
 type Bought = {
-  /** The transaction of the receipt; that of the payment by default. */
-  transaction?: Hex | '' | undefined
   /** Query of the request, '' or with its `?`, where it is known. The hash of the request has it, too. */
   search?: string | undefined
   order?: string | undefined
@@ -62,9 +61,8 @@ export function createReceipts(key: Uint8Array, now: () => number) {
   const ahead = new Map<string, Ahead>()
 
   /** The signed receipt of a payment. */
-  function sign(payment: Paid, { search = '', order, ...bought }: Bought = {}): Receipt.Signed {
-    const { transfer, purpose } = payment
-    const { transaction = transactionOf(payment) } = bought
+  function sign(payment: Paid, { search = '', order }: Bought = {}): Receipt.Signed {
+    const { transaction, transfer, purpose } = payment
     const whole = purpose.resource + search
     const url = whole.length > withQueryMaxLength ? purpose.resource : whole
     const amount = String(transfer.amountAtomic)
@@ -79,27 +77,15 @@ export function createReceipts(key: Uint8Array, now: () => number) {
   }
 
   /** The one that was signed in advance, where that is right. A transaction may have been replaced since. */
-  function receiptOf(payment: Payment, bought: Bought): Receipt.Signed {
-    const { transaction = transactionOf(payment) } = bought
-    const early = ahead.get(payment.id)
-    ahead.delete(payment.id)
+  function receiptOf(payment: Paid, bought: Bought): Receipt.Signed {
+    const { id, transaction } = payment
+    const early = ahead.get(id)
+    ahead.delete(id)
     const isGood =
       early?.receipt.payload.transaction === transaction &&
       early.amountAtomic === payment.transfer.amountAtomic &&
       Math.abs(now() - early.signedAt) < aheadMs
     return isGood ? early.receipt : sign(payment, bought)
-  }
-
-  /** Of a payment by a channel: the transaction and the amount are those of its deposit. */
-  function ofChannel(
-    payment: Payment,
-    settled: Settled,
-    { usage, ...bought }: Omit<Receipted, 'protocol'>,
-  ): Headings {
-    const terms = settledTerms(settled, payment.transfer)
-    const receipt = receiptOf(payment, { ...bought, transaction: terms.transaction })
-    const extensions = extensionOf(usage)
-    return { 'payment-response': Receipt.x402({ ...terms, receipt, extensions }) }
   }
 
   return {
@@ -117,23 +103,18 @@ export function createReceipts(key: Uint8Array, now: () => number) {
     /** Receipt headers of an answer that is sent now, in the protocol of its payment. */
     headersOf(payment: Payment, { protocol, usage, settled, ...bought }: Receipted): Headings {
       const { transfer, purpose } = payment
-      if (settled) return ofChannel(payment, settled, { usage, ...bought })
-      const transaction = transactionOf(payment)
-      const receipt = receiptOf(payment, bought)
+      const { network, payer } = transfer
+      const paid = { success: true, network, payer, amount: String(transfer.amountAtomic) }
+      const terms = settled
+        ? settledTerms(settled)
+        : { ...paid, transaction: transactionOf(payment) }
+      const receipt = receiptOf({ ...payment, transaction: terms.transaction }, bought)
       if (protocol === 'mpp') {
         const { challengeId } = purpose
         return { 'payment-receipt': Receipt.mpp(receipt, { issuer: address, challengeId }) }
       }
-      const response = Receipt.x402({
-        success: true,
-        transaction,
-        network: transfer.network,
-        payer: transfer.payer,
-        amount: String(transfer.amountAtomic),
-        receipt,
-        extensions: extensionOf(usage),
-      })
-      return response.length > legacyMaxBytes
+      const response = Receipt.x402({ ...terms, receipt, extensions: extensionOf(usage) })
+      return settled || response.length > legacyMaxBytes
         ? { 'payment-response': response }
         : { 'payment-response': response, 'x-payment-response': response }
     },
@@ -148,39 +129,31 @@ export function transactionOf({
   return transfer.method === 'channel' ? '' : transaction
 }
 
-/** The members of `PAYMENT-RESPONSE` for a request by a channel. */
-function settledTerms(
-  { payment, channel, deposit }: Settled,
-  { network, payer }: Pick<Payment['transfer'], 'network' | 'payer'>,
-) {
-  const chargedAmount = String(payment?.transfer.amountAtomic ?? 0n)
+/** The members of `PAYMENT-RESPONSE` for a request by a channel. `moved`: its deposit, or what it refunds. */
+function channelTerms(channel: Channel, moved: PaidDeposit | undefined, charge?: object) {
   return {
     success: true,
-    transaction: deposit?.transaction ?? ('' as const),
-    network,
-    payer,
-    amount: deposit === undefined ? '' : String(deposit.amountAtomic),
-    extra: { chargedAmount, channelState: ChannelState.of(channel) },
+    transaction: moved?.transaction ?? ('' as const),
+    network: channel.network,
+    payer: channel.config.payer,
+    amount: moved === undefined ? '' : String(moved.amountAtomic),
+    extra: { ...charge, channelState: ChannelState.of(channel) },
   }
 }
 
+function settledTerms({ payment, channel, deposit }: Settled) {
+  const chargedAmount = String(payment?.transfer.amountAtomic ?? 0n)
+  return channelTerms(channel, deposit, { chargedAmount })
+}
+
 /** `PAYMENT-RESPONSE` of an answer by a channel that costs nothing. */
-export function freeByChannel(settled: Settled, transfer: Payment['transfer']): string {
-  return Receipt.x402(settledTerms(settled, transfer))
+export function freeByChannel(settled: Settled): string {
+  return Receipt.x402(settledTerms(settled))
 }
 
 /** The headers of the answer to a refund of a channel. */
-export function refundHeaders({ transaction, amountAtomic, channel }: Refunded): Headings {
-  const { network, config } = channel
-  const response = Receipt.x402({
-    success: true,
-    transaction,
-    network,
-    payer: config.payer,
-    amount: String(amountAtomic),
-    extra: { channelState: ChannelState.of(channel) },
-  })
-  return { 'payment-response': response }
+export function refundHeaders({ channel, ...moved }: Refunded): Headings {
+  return { 'payment-response': Receipt.x402(channelTerms(channel, moved)) }
 }
 
 type Headings = Readonly<Record<string, string>>

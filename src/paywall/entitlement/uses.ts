@@ -100,7 +100,7 @@ export function createUses(options: Context) {
         // Counted for its nonce only: the payment limits its own attempts, and is not to be paid again.
         await take(context, { ...by, attemptsMax: owedMax }, [openOf(owed)])
         await entitlements.end(by.id, false)
-        return options.resume(sale, owed.payment)
+        return options.resume(sale, owed.payment).catch((error) => explain(context, owed, error))
       }
       const open = own.filter(isOpen).map(openOf)
       for (const { payment } of open) if (payment !== undefined) await assertSure(payment)
@@ -136,6 +136,16 @@ function isDelivered(payment: Payment | undefined): boolean {
 /** Trials have a counter for the day besides their own. */
 function isOpen({ kind, uses, usesMax, payment }: Entitlement): boolean {
   return kind !== 'trial' && uses < usesMax && (kind === 'pass' || isDelivered(payment))
+}
+
+/** Its own credential may have got the answer meanwhile. Then the next sign-in gets it again. */
+async function explain(
+  { settlement }: Context,
+  { payment }: Entitlement,
+  error: unknown,
+): Promise<never> {
+  const current = payment && (await settlement.findById(payment.id))
+  throw current?.delivery === 'delivered' ? Denial.inProgress() : error
 }
 
 /** Whether a payment can still be redeemed. */

@@ -106,7 +106,7 @@ export function createQuoter(options: QuoterOptions): Quoter {
     const at = now()
     const ready = readiness(item, options, at)
     const channels = item.isByChannel === true ? channelsOf(item, options, at) : noChannels
-    if (ready === 0 && !channels.some(isGiven)) {
+    if (ready === 0 && channels.every((terms) => terms === undefined)) {
       const reasons = item.offers.map((offer) => whyNot(item, offer, options, at))
       throw Denial.noNetwork([...new Set(reasons)].join('; '))
     }
@@ -162,8 +162,6 @@ function channelsOf({ offers }: Item, { channelOf, whyNot }: QuoterOptions, at: 
     return why === undefined ? channelOf(id) : undefined
   })
 }
-
-const isGiven = (terms: X402.ChannelTerms | undefined) => terms !== undefined
 
 type Channels = readonly (X402.ChannelTerms | undefined)[]
 
@@ -263,13 +261,17 @@ function refuse(
   let moreBytes = 0
   for (const [name, value] of Object.entries(more)) moreBytes += name.length + value.length + 4
   const correction = correctedBy(compiled, problem)
-  if (correction) moreBytes += correction.bytes
+  // Its base64 in the head, beside what the head must have.
+  if (correction) moreBytes += Math.ceil(JSON.stringify(correction.entry).length / 3) * 4
   const isX402 = more['payment-response'] !== undefined || correction !== undefined
   const [hasDigest, hasSignIn] = [fresh.digest !== undefined, fresh.signIn !== undefined]
   const ask = { url, hasDigest, hasSignIn, error, moreBytes, isX402 }
-  const page = refusedPage(compiled, ask, correction)
+  const choice = HeaderBudget.choose(compiled.budget, ask)
+  // Not cached, because it differs each time.
+  const page = pageOf(compiled, planOf(compiled, choice, error, correction), choice, ask)
+  const required = { ...compiled.required, ...(correction && { accepts: correction.accepts }) }
   const body = {
-    ...toBody(compiled, url, error, correction),
+    ...toBody({ ...compiled, required }, url, error),
     ...compiled.beside,
     ...(page.isShort ? { challenges: leftOut(compiled, fresh) } : {}),
     ...Problem.toJson(problem),
@@ -279,8 +281,8 @@ function refuse(
   return new Response(JSON.stringify(body), { status: 402, headers })
 }
 
-/** The entry of a channel with its state, in place of the one that all clients get. */
-type Corrected = { entry: X402.Requirements; corrected: X402.Requirements; bytes: number }
+/** The entry of a channel with its state, and the offers with it in place of the one that all clients get. */
+type Corrected = Pick<X402.PaymentRequired, 'accepts'> & { entry: X402.Requirements }
 
 function correctedBy(
   { required }: CompiledOffers,
@@ -291,18 +293,10 @@ function correctedBy(
   const { network, ...state } = correction
   const isOf = (each: X402.Requirements) =>
     each.scheme === Channel.scheme && each.network === network
-  const entry = required.accepts.find(isOf)
-  if (entry === undefined) return undefined
-  const corrected = { ...entry, extra: { ...entry.extra, ...state } }
-  // Its base64 in the head, beside what the head must have.
-  return { entry, corrected, bytes: Math.ceil(JSON.stringify(corrected).length / 3) * 4 }
-}
-
-function withCorrected(
-  accepts: readonly X402.Requirements[],
-  { entry, corrected }: Corrected,
-): readonly X402.Requirements[] {
-  return accepts.map((each) => (each === entry ? corrected : each))
+  const plain = required.accepts.find(isOf)
+  if (plain === undefined) return undefined
+  const entry = { ...plain, extra: { ...plain.extra, ...state } }
+  return { entry, accepts: required.accepts.map((each) => (each === plain ? entry : each)) }
 }
 
 /** The body; requests with the same content share one string. */
@@ -514,16 +508,6 @@ function pageFor(compiled: CompiledOffers, url: string, fresh: Fresh): Page {
   return compiled.page
 }
 
-/** The page for a refused credential. It is not cached, because it differs each time. */
-function refusedPage(
-  compiled: CompiledOffers,
-  ask: HeaderBudget.Ask,
-  correction: Corrected | undefined,
-): Page {
-  const choice = HeaderBudget.choose(compiled.budget, ask)
-  return pageOf(compiled, planOf(compiled, choice, ask.error, correction), choice, ask)
-}
-
 /** With a correction the head has that entry alone: its client takes no other. */
 function planOf(
   compiled: CompiledOffers,
@@ -536,7 +520,7 @@ function planOf(
   const { url } = required.resource
   const payload = X402.paymentRequired({
     resource: head.isDescribed && !correction ? required.resource : { url },
-    accepts: correction ? [correction.corrected] : head.accepts,
+    accepts: correction ? [correction.entry] : head.accepts,
     extensions: correction ? HeaderBudget.saltOnly(head.extensions) : head.extensions,
     error,
   })
@@ -594,12 +578,10 @@ function toBody(
   }: { required: X402.PaymentRequired; version1: readonly X402V1.Requirements[] },
   url: string,
   error: string,
-  correction?: Corrected,
 ) {
   const { resource, extensions } = required
   const asked = { ...resource, url }
   const whole = { ...required, error, resource: asked, extensions: X402.unsalted(extensions) }
-  if (correction) whole.accepts = withCorrected(required.accepts, correction)
   if (version1.length === 0) return whole
   const accepts = version1.map((offer) => ({ ...offer, resource: url }))
   return { x402Version: 1, error, accepts, x402: whole }

@@ -1,6 +1,7 @@
 import type { Merchant, Route, Service } from '../../config/Config'
 import * as X402 from '../../protocol/X402'
 import { chargeMs } from '../../settlement/upto/ceilings'
+import { takes } from '../offer/ByChannel'
 
 /** Which routes may be paid by what their answers use (x402 scheme `upto`). */
 
@@ -19,12 +20,10 @@ export function mayBeByUse({ timeoutMs }: Pick<Merchant, 'timeoutMs'>): boolean 
 export function isOffered(
   { unsettledMaxAtomic }: Pick<Service, 'unsettledMaxAtomic'>,
   merchant: Pick<Merchant, 'timeoutMs'>,
-  { meter, priceAtomic, schemes }: Pick<Route, 'meter' | 'priceAtomic' | 'schemes'>,
+  route: Pick<Route, 'meter' | 'priceAtomic' | 'schemes'>,
 ): boolean {
-  const isListed = schemes?.includes('upto') ?? true
-  return (
-    meter !== undefined && isListed && mayBeByUse(merchant) && priceAtomic <= unsettledMaxAtomic
-  )
+  const isListed = route.meter !== undefined && takes(route, 'upto')
+  return isListed && mayBeByUse(merchant) && route.priceAtomic <= unsettledMaxAtomic
 }
 
 /** The sentence of documents about such a route. */

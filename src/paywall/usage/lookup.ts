@@ -6,7 +6,7 @@ import * as Crypto from '../../protocol/Crypto'
 import * as Problem from '../../protocol/Problem'
 import * as Refunds from '../../refunds/Refund'
 import type { Settlement } from '../../settlement/settlement'
-import type { Receipts } from '../answer/receipts'
+import { type Receipts, transactionOf } from '../answer/receipts'
 import { receiptTokens } from '../answer/undelivered'
 
 type LookupOptions = {
@@ -61,7 +61,9 @@ export function createLookup(options: LookupOptions) {
       ...(authorization && describe(authorization)),
       ...(payment && settled(payment)),
       ...(refund && { refund: Refunds.toJson(refund) }),
-      ...(payment?.state === 'confirmed' && { receipt: receipts.sign(payment) }),
+      ...(payment?.state === 'confirmed' && {
+        receipt: receipts.sign({ ...payment, transaction: transactionOf(payment) }),
+      }),
     }
     return Response.json(body, { headers: { 'cache-control': 'no-store' } })
   }

@@ -52,7 +52,16 @@ type Context = UsageOptions & {
   waiting: Map<string, Answer>
 }
 
-type Delivery = { request: DeliveryRequest; authorization: Authorization; release: () => void }
+type Delivery = {
+  request: DeliveryRequest
+  authorization: Authorization
+  release: () => void
+  /**
+   * Lets the next request of a channel begin once this one is charged. Where its buyer has left, that is after
+   * the release: a buyer that comes again by the same voucher gets what it paid for.
+   */
+  endTurn?: (() => void) | undefined
+}
 
 export function createUsageDeliveries(options: UsageOptions, deliveries: Deliveries) {
   const buffer = createBuffer(options.heldMaxBytes)
@@ -86,9 +95,9 @@ export function createUsageDeliveries(options: UsageOptions, deliveries: Deliver
     async deliver(
       request: DeliveryRequest,
       authorization: Authorization,
-      { release, isFixed = false }: { release: () => void; isFixed?: boolean },
+      { isFixed = false, ...ends }: Pick<Delivery, 'release' | 'endTurn'> & { isFixed?: boolean },
     ): Promise<Response> {
-      const delivery = { request, authorization, release }
+      const delivery = { request, authorization, ...ends }
       const making = make(context, delivery)
       // Computed while the upstream works.
       if (isFixed && authorization.transfer.voucher?.kind === 'voucher')
@@ -279,7 +288,7 @@ function leftMs({ now }: Context, { transfer, createdAt }: Authorization): numbe
 /** Charges the price of an answer when it begins, and passes it on while it comes. */
 async function chargeFirst(
   { deliveries, settlement, settleWaitMs }: Context,
-  { request, authorization, release }: Delivery,
+  { request, authorization, release, endTurn }: Delivery,
   made: Made,
 ): Promise<Response> {
   const { requestId, client, signal, isAgain } = request
@@ -293,6 +302,7 @@ async function chargeFirst(
     const forwarded = { client, begins: !signal.aborted }
     const cost = { amountAtomic, units: {} }
     const charged = await settlement.authorizations.charge(authorization, cost, forwarded)
+    if (!signal.aborted) endTurn?.()
     const options = { waitMs: settleWaitMs(), requestId }
     const outcome = await settlement.authorizations.settleCharge(charged, options)
     if (outcome.kind !== 'confirmed') throw Denial.unpaid(outcome)
@@ -310,7 +320,7 @@ async function chargeFirst(
 /** Settles the charge, then answers. Throws ProblemError when it is not settled. */
 async function settleWhole(
   context: Context,
-  { request, authorization, release }: Delivery,
+  { request, authorization, release, endTurn }: Delivery,
   made: Made,
   buffered: Extract<Buffered, { kind: 'whole' }>,
 ): Promise<Response> {
@@ -331,6 +341,7 @@ async function settleWhole(
     const begins = !signal.aborted
     const forwarded = { isLost: isLost(cost), client: request.client, begins }
     const charged = await authorizations.charge(authorization, cost, forwarded)
+    if (!signal.aborted) endTurn?.()
     const { amountAtomic, reason } = cost
     const isPaid = charged.state !== 'void'
     // The delivery has the line of the sale.
@@ -426,7 +437,7 @@ function isLost({ amountAtomic, by }: Cost): boolean {
 
 /** `PAYMENT-RESPONSE` of an answer that costs nothing. */
 function freeOf({ transfer, settled }: ChargedAuthorization): string {
-  if (settled) return freeByChannel(settled, transfer)
+  if (settled) return freeByChannel(settled)
   const { network, payer } = transfer
   return Receipt.x402({ success: true, transaction: '', network, payer, amount: '0' })
 }

@@ -141,35 +141,28 @@ function channelsOf(
   { id, name, asset }: NetworkConfig,
   withdrawals: readonly Channel[],
   { claimsOf, now }: AdminContext,
-): Attention[] {
-  const [first, ...others] = withdrawals.filter(({ network }) => network === id)
-  const link = ['/admin/channels', 'See the channels'] as const
-  const found: Attention[] = []
-  if (first !== undefined) {
-    const all = [first, ...others]
-    const unclaimed = all.reduce((sum, each) => sum + unclaimedOf(each), 0n)
-    const ends = Math.min(...all.map((each) => deadlineOf(each) ?? 0))
-    const what = `${all.length === 1 ? '1 channel' : `${all.length} channels`} on ${name}: ${amount(unclaimed, asset)} not claimed yet`
-    const claimed = 'The service claims that before. Keep gas on the relayers.'
-    found.push(
-      unclaimed === 0n
-        ? fair('withdrawal', what, 'Nothing to do: the buyers take what is theirs.', { link })
-        : bad('withdrawal', what, `The first ends in ${duration(ends - now())}. ${claimed}`, {
-            link,
-          }),
-    )
-  }
+): (Attention | undefined)[] {
+  const link = { link: ['/admin/channels', 'See the channels'] as const }
+  const own = withdrawals.filter(({ network }) => network === id)
+  const count = own.length === 1 ? '1 channel' : `${own.length} channels`
+  const unclaimed = own.reduce((sum, each) => sum + unclaimedOf(each), 0n)
+  const what = `${count} on ${name}: ${amount(unclaimed, asset)} not claimed yet`
+  const endsIn = duration(Math.min(...own.map((each) => deadlineOf(each) ?? 0)) - now())
+  const claimed = `The first ends in ${endsIn}. The service claims that before. Keep gas on the relayers.`
   const late = claimsOf(id)?.late
-  if (late !== undefined)
-    found.push(
+  return [
+    unclaimed > 0n ? bad('withdrawal', what, claimed, link) : undefined,
+    unclaimed === 0n && own.length > 0
+      ? fair('withdrawal', what, 'Nothing to do: the buyers take what is theirs.', link)
+      : undefined,
+    late &&
       bad(
         'claims late',
         `Vouchers on ${name} are not claimed for ${duration(now() - late.since)}`,
         `${scrub(late.reason)}. Above unclaimed_max no voucher is taken.`,
-        { link },
+        link,
       ),
-    )
-  return found
+  ]
 }
 
 function payments(count: number): string {

@@ -1,9 +1,10 @@
+import type { Hex } from 'viem'
 import type { Channel } from '../../../db/Channel'
 import { scrub } from '../../log'
 import { type Html, html } from '../html'
 import { badge } from '../parts'
 import { type Names, readNames } from './names'
-import { duration, facts, figure, short, table, time } from './parts'
+import { type Column, duration, facts, figure, short, table, time } from './parts'
 import type { AdminContext } from './sources'
 
 const pageLength = 50
@@ -15,9 +16,7 @@ export async function channelsPage(context: AdminContext, params: URLSearchParam
   const { channels, config } = context
   const names = await readNames(context)
   const at = context.now()
-  const before = /^0x[0-9a-f]{64}$/.exec(params.get('before') ?? '')?.[0] as
-    | Channel['id']
-    | undefined
+  const before = /^0x[0-9a-f]{64}$/.exec(params.get('before') ?? '')?.[0] as Hex | undefined
   const [totals, withdrawals, found] = await Promise.all([
     channels.totals(),
     channels.withdrawals(withdrawalsMax),
@@ -68,29 +67,34 @@ function nextText({ claimsOf, now }: AdminContext, network: Channel['network']):
 
 type Shown = { names: Names; at: number }
 
-function list(title: string, channels: readonly Channel[], { names, at }: Shown): Html {
-  const amount = (of: (channel: Channel) => bigint) => (channel: Channel) =>
-    names.amount(of(channel), { network: channel.network, asset: channel.config.token })
+/** What the list and the page of a payment show of a channel. */
+function columnsOf({ names, at }: Shown): readonly Column<Channel>[] {
+  const amount = (title: string, of: (channel: Channel) => bigint): Column<Channel> => [
+    title,
+    (each) => names.amount(of(each), { network: each.network, asset: each.config.token }),
+    'number',
+  ]
+  return [
+    ['State', (channel) => stateOf(channel, at)],
+    amount('Balance', ({ balanceAtomic }) => balanceAtomic),
+    amount('Charged', ({ chargedAtomic }) => chargedAtomic),
+    amount('Claimed', ({ claimedAtomic }) => claimedAtomic),
+    amount('Unclaimed', unclaimedOf),
+  ]
+}
+
+function list(title: string, channels: readonly Channel[], shown: Shown): Html {
+  const link = (text: string) =>
+    html`<a class="quiet" href="/admin/payments?q=${text}">${short(text)}</a>`
   return table(
     { list: title },
     channels,
     [
       ['Last used', ({ usedAt }) => time(usedAt)],
-      ['State', (channel) => stateOf(channel, at)],
-      ['Balance', amount(({ balanceAtomic }) => balanceAtomic), 'number'],
-      ['Charged', amount(({ chargedAtomic }) => chargedAtomic), 'number'],
-      ['Claimed', amount(({ claimedAtomic }) => claimedAtomic), 'number'],
-      ['Unclaimed', amount(unclaimedOf), 'number'],
-      ['Network', ({ network }) => names.network(network)],
-      [
-        'Payer',
-        ({ config: { payer } }) =>
-          html`<a class="quiet" href="/admin/payments?q=${payer}">${short(payer)}</a>`,
-      ],
-      [
-        'Channel',
-        ({ id }) => html`<a class="quiet" href="/admin/payments?q=${id}">${short(id)}</a>`,
-      ],
+      ...columnsOf(shown),
+      ['Network', ({ network }) => shown.names.network(network)],
+      ['Payer', ({ config }) => link(config.payer)],
+      ['Channel', ({ id }) => link(id)],
     ],
     'No buyer has opened a channel yet.',
   )
@@ -119,17 +123,11 @@ function stateOf(channel: Channel, now: number): Html {
 }
 
 /** The channel of a payment, on the page of that. */
-export function channelOf(channel: Channel, { names, at }: Shown): Html {
-  const amount = (atomic: bigint) =>
-    names.amount(atomic, { network: channel.network, asset: channel.config.token })
+export function channelOf(channel: Channel, shown: Shown): Html {
   return html`<h2 id="channel">Channel</h2>
 ${facts([
   ['Channel', html`<code class="hash">${channel.id}</code>`],
-  ['State', stateOf(channel, at)],
-  ['Balance', amount(channel.balanceAtomic)],
-  ['Charged', amount(channel.chargedAtomic)],
-  ['Claimed', amount(channel.claimedAtomic)],
-  ['Unclaimed', amount(unclaimedOf(channel))],
+  ...columnsOf(shown).map(([title, cell]) => [title, cell(channel)] as const),
   ['Last used', time(channel.usedAt)],
 ])}`
 }

@@ -109,6 +109,7 @@ const productWords: Readonly<Record<Details['gas'][number]['product'], string>> 
   facilitator: 'Payments for other servers (facilitator)',
   desk: 'Stock orders',
   sponsor: 'Grants to buyers',
+  channels: 'Deposits and refunds of channels',
 }
 
 function relayers(network: NetworkConfig, { relayers: all, cost }: Details): Html {

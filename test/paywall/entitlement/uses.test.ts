@@ -5,6 +5,7 @@ import { account } from '../../../src/demo/accounts'
 import { buy, openConnection, type Shop, startShop, untilEnded } from '../../harness/shop'
 import { signedIn, signInHeader, walletOf } from '../../harness/sign-in'
 import { age, freshWallet, setTokens } from '../../harness/sponsor'
+import { isPostgres } from '../../harness/test-ledger'
 import type { Arrived, Reply } from '../../harness/upstream'
 import { SmartWallet } from '../../harness/wallets'
 import { until } from '../../harness/world'
@@ -246,6 +247,28 @@ test('a sign-in continues a payment whose answer failed, and is spent by that', 
   await refused('house/all', headers, { status: 402, reason: 'invalid_siwx_nonce' })
 })
 
+test.skipIf(isPostgres)(
+  'a sign-in whose payment is delivered meanwhile is sent again, and not refused',
+  async () => {
+    const wallet = await walletWith(10_000n)
+    shop.upstream.script = (_, reply) => reply.send(500)
+    expect((await buy(at('house/all'), { ...x402, signer: wallet })).status).toBe(502)
+    await untilEnded(shop)
+    shop.upstream.script = undefined
+    const [payment] = rows('SELECT id FROM payments ORDER BY id DESC LIMIT 1')
+    shop.db.sqlite.run(`CREATE TRIGGER meanwhile AFTER UPDATE ON entitlement_uses BEGIN
+      UPDATE payments SET delivery = 'delivered', delivered_at = 1 WHERE id = '${payment?.id}'; END`)
+    const late = await send('house/all', await signed(wallet, 'house/all'))
+    shop.db.sqlite.run('DROP TRIGGER meanwhile')
+    expect([late.status, ((await late.json()) as { code: string }).code]).toEqual([
+      409,
+      'payment-in-progress',
+    ])
+    const again = await send('house/all', await signed(wallet, 'house/all'))
+    expect([again.status, again.headers.has('payment-entitlement')]).toEqual([200, true])
+  },
+)
+
 describe('a use is given back', () => {
   const wallet = account(5).local() as Wallet
   const path = 'house/all?n=7'
@@ -389,6 +412,7 @@ test('a use takes a place at the upstream, as a payment does', async () => {
   expect((await first).status).toBe(200)
   await untilBooked()
   expect((await send('narrow/one', second)).status).toBe(200)
+  await untilBooked()
 })
 
 test('a payment is owed, however often its wallet signs in while no place is free', async () => {
