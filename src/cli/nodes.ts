@@ -3,8 +3,11 @@ import { type Client, createClient, RpcError, RpcFault } from '../chain/client'
 import * as Permit2 from '../chain/permit2'
 import * as Receipt from '../chain/receipt'
 import * as Token from '../chain/token'
+import { publicRpcOf } from '../config/builtin'
 import * as Abi from '../protocol/Abi'
 import type { TransferMethod } from '../protocol/Asset'
+import * as Network from '../protocol/Network'
+import { CommandError } from './Command'
 
 /** Asks nodes, then ends their connections. Undefined when none of them has an answer. */
 export async function askNodes<Answer>(
@@ -23,20 +26,87 @@ export async function askNodes<Answer>(
   }
 }
 
-/** Whether the nonce of a signed transfer is used in a block, which is a number in hex or a name. */
+/**
+ * Works with a node of a network, after its chain id was checked. `rpc` replaces the public node.
+ * Throws a CommandError.
+ */
+export async function withClient<T>(
+  network: string,
+  rpc: string | undefined,
+  work: (client: Client) => Promise<T>,
+  timeoutMs = 10_000,
+): Promise<T> {
+  const url = rpc ?? publicRpcOf(network)
+  if (url === undefined) throw new CommandError(`Name an RPC URL of ${network}: --rpc URL.`)
+  const client = createClient({ urls: [url], timeoutMs, log: () => undefined })
+  const [host] = client.hosts
+  try {
+    const [found, chainId] = [await quantity(client, 'eth_chainId', []), Network.chainIdOf(network)]
+    if (found !== BigInt(chainId ?? 0))
+      throw new CommandError(`${host} is chain ${found}, not ${chainId}.`)
+    return await work(client)
+  } catch (error) {
+    if (!(error instanceof RpcError || error instanceof RpcFault)) throw error
+    throw new CommandError(`${host}: ${error.message}; --rpc URL names another node.`)
+  } finally {
+    client.close()
+  }
+}
+
+/** The same, but undefined in place of a CommandError. */
+export async function askChain<T>(...asked: Parameters<typeof withClient<T>>) {
+  try {
+    return await withClient(...asked)
+  } catch (error) {
+    if (error instanceof CommandError) return undefined
+    throw error
+  }
+}
+
+/** The number that a method answers. Throws an RpcFault for anything else. */
+export async function quantity(client: Client, method: string, params: readonly unknown[]) {
+  const answer = await client.call(method, params)
+  if (!Receipt.isHex(answer) || answer.length < 3) throw new RpcFault(`not an answer to ${method}`)
+  return BigInt(answer)
+}
+
+/** The first word that a call returns; undefined for other bytes, such as those of an account without code. */
+export async function readWord(
+  client: Pick<Client, 'call'>,
+  call: { to: Address; data: Hex },
+  block = 'latest',
+): Promise<bigint | undefined> {
+  const answer = await client.call('eth_call', [call, block])
+  return Receipt.isHex(answer) ? Abi.uintAt(answer.slice(2)) : undefined
+}
+
+/** Undefined while a transaction is not in a block. */
+export async function readReceipt(client: Client, hash: string) {
+  return Receipt.parse(await client.call('eth_getTransactionReceipt', [hash]))
+}
+
+type SignedTransfer = { method: TransferMethod; asset: Address; payer: Address; nonce: Hex }
+
+/** After this time beyond its end a reorganisation cannot bring a transfer back. */
+const marginSeconds = 120
+
+/**
+ * Whether the nonce of a signed transfer is used, or never will be; undefined while neither is certain.
+ * `until`: unix seconds after which the transfer is not valid.
+ */
 export async function isNonceUsed(
   client: Client,
   { method, asset, payer, nonce }: SignedTransfer,
-  block: string,
+  until: number,
 ): Promise<boolean | undefined> {
+  const block = Receipt.parseBlock(await client.call('eth_getBlockByNumber', ['latest', false]))
+  if (block === undefined) return undefined
   const call =
     method === 'eip3009'
       ? Token.authorizationState(asset, payer, nonce)
       : Permit2.nonceBitmap(payer, nonce)
-  const answer = await client.call('eth_call', [call, block])
-  const word = Receipt.isHex(answer) ? Abi.uintAt(answer.slice(2)) : undefined
+  const word = await readWord(client, call, `0x${block.number.toString(16)}`)
   if (word === undefined) return undefined
-  return method === 'eip3009' ? word !== 0n : Permit2.isUsed(word, nonce)
+  if (method === 'eip3009' ? word !== 0n : Permit2.isUsed(word, nonce)) return true
+  return block.timestamp > BigInt(until + marginSeconds) ? false : undefined
 }
-
-type SignedTransfer = { method: TransferMethod; asset: Address; payer: Address; nonce: Hex }

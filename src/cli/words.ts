@@ -29,17 +29,23 @@ export function configurationOf({ file, env }: Pick<Context, 'file' | 'env'>): C
   return config
 }
 
-/** Warnings as they are printed. Unlike faults, they do not change the exit code. */
-export function warn(
-  warnings: readonly Warning[],
+/** Findings as `file:line: message`, each at its place. */
+export function placed(
+  findings: readonly Warning[],
   { file, text }: { file: string; text: string },
-): string[] {
+): { line: number; text: string }[] {
   // The index of a large file takes half a second.
-  if (warnings.length === 0) return []
+  if (findings.length === 0) return []
   const lines = index(text)
-  return warnings.map(
-    ({ path, message }) => `warning: ${format({ file, line: lineOf(lines, path), message })}`,
-  )
+  return findings.map(({ path, message }) => {
+    const line = lineOf(lines, path)
+    return { line, text: format({ file, line, message }) }
+  })
+}
+
+/** Warnings as they are printed. Unlike faults, they do not change the exit code. */
+export function warn(...found: Parameters<typeof placed>): string[] {
+  return placed(...found).map(({ text }) => `warning: ${text}`)
 }
 
 /** The command that runs this program from a shell in the current directory. */

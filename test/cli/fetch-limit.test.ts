@@ -3,6 +3,7 @@ import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { account } from '../../src/demo/accounts'
+import { executable } from '../harness/executable'
 import { main } from '../harness/program'
 import { configText } from '../harness/target'
 import { until } from '../harness/world'
@@ -22,10 +23,17 @@ const nowhere = 'http://127.0.0.1:9'
 const file = join(directory, 'merchants.toml')
 writeFileSync(file, configText({ usdc: nowhere, usdg: nowhere, upstream: nowhere }))
 
-function serve(env: Record<string, string>, args: readonly string[] = []) {
+const checkout = [process.execPath, main]
+const shipped = [executable]
+
+function serve(
+  program: readonly string[],
+  env: Record<string, string>,
+  args: readonly string[] = [],
+) {
   const data = join(directory, crypto.randomUUID())
   // In a shell without an environment, as with `env -i`, except for the variables here.
-  const command = [process.execPath, main, 'serve', '--config', file, '--data', data, ...args]
+  const command = [...program, 'serve', '--config', file, '--data', data, ...args]
   const child = Bun.spawn(command, { env, stdout: 'pipe', stderr: 'pipe', cwd: directory })
   children.push(child)
   const limit = () => {
@@ -38,7 +46,7 @@ function serve(env: Record<string, string>, args: readonly string[] = []) {
 const isLinux = process.platform === 'linux'
 
 test.if(isLinux)('serve runs with a raised limit in the process that was started', async () => {
-  const { child, limit } = serve({ RELAYER_KEYS: account(0).privateKey })
+  const { child, limit } = serve(checkout, { RELAYER_KEYS: account(0).privateKey })
   let said = ''
   void (async () => {
     for await (const part of child.stderr) said += new TextDecoder().decode(part)
@@ -54,7 +62,7 @@ test.if(isLinux)('serve runs with a raised limit in the process that was started
 })
 
 test.if(isLinux)('a limit that the operator sets stays', async () => {
-  const { child, limit } = serve({ RELAYER_KEYS: account(0).privateKey, [name]: '300' })
+  const { child, limit } = serve(shipped, { RELAYER_KEYS: account(0).privateKey, [name]: '300' })
   let said = ''
   void (async () => {
     for await (const part of child.stderr) said += new TextDecoder().decode(part)
@@ -66,7 +74,7 @@ test.if(isLinux)('a limit that the operator sets stays', async () => {
 })
 
 test('error: a restarted program keeps the exit code and the output of a failed start', async () => {
-  const { child } = serve({}, ['--config', join(directory, 'none.toml')])
+  const { child } = serve(shipped, {}, ['--config', join(directory, 'none.toml')])
   expect(await child.exited).toBe(1)
   expect(await child.stderr.text()).toContain('there is no ')
 })

@@ -82,6 +82,24 @@ describe('the state file', () => {
     expect(reserve(two, most)).toMatchObject({ kind: 'reserved' })
   })
 
+  test('attack: processes that start at once all open the new file', async () => {
+    const files = Array.from({ length: 300 }, newState)
+    const script = join(directory, 'open.ts')
+    writeFileSync(
+      script,
+      `import { openSpending } from '${join(import.meta.dir, '../../src/cli/mcp/spending')}'
+      console.log('ready')
+      await Bun.stdin.text()
+      for (const file of ${JSON.stringify(files)}) openSpending(file, Date.now).close()`,
+    )
+    const children = [1, 2].map(() =>
+      Bun.spawn([process.execPath, script], { stdin: 'pipe', stdout: 'pipe', stderr: 'pipe' }),
+    )
+    for (const { stdout } of children) await stdout.getReader().read()
+    for (const { stdin } of children) await stdin.end()
+    for (const { stderr } of children) expect(await stderr.text()).toBe('')
+  })
+
   test('attack: a call has one unfinished payment, and a nonce is written once', () => {
     const { reserve, update } = openSpending(newState(), now)
     const first = payment()

@@ -1,5 +1,5 @@
 import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from 'bun:test'
-import { mkdtempSync, readdirSync, rmSync, statSync } from 'node:fs'
+import { mkdtempSync, readdirSync, readFileSync, rmSync, statSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { channels } from '../../src/cli/buy/channels'
@@ -128,6 +128,32 @@ test('the rest comes back in part and whole, and the channel can be used again',
   expect((await pay('--deposit', '0.02')).err).toContain('channel    0.010000 USDC are left')
 })
 
+test('attack: a merchant that names an older refund has given nothing back', async () => {
+  await pay('--deposit', '0.05')
+  const [, hash] = /in transaction (0x\w+)/.exec((await close('--amount', '0.01')).out) ?? []
+  merchant.script = async (request, serve) => {
+    if (!request.headers.has('payment-signature')) return serve()
+    const headers = { 'payment-response': encode({ success: true, transaction: hash }) }
+    return new Response('{}', { headers })
+  }
+  const before = await run(['channels', '--json', '--rpc', chain.url])
+  const lines: string[] = []
+  let now = Date.now()
+  const code = await exitCode(channels, {
+    ...{ verb: 'close', operand: 'close', amount: '0.01', rpc: chain.url, env: env() },
+    now: () => {
+      now += 31_000
+      return now
+    },
+    out: (line) => void lines.push(line),
+  })
+  expect(code).toBe(1)
+  expect(lines).toEqual([`turnpike: The node does not show that ${hash} gave something back.`])
+  const file = JSON.parse(readFileSync(join(directory(), files()[0] ?? ''), 'utf8'))
+  expect(file).toMatchObject({ balanceAtomic: '40000', chargedAtomic: '10000' })
+  expect(await run(['channels', '--json', '--rpc', chain.url])).toEqual(before)
+})
+
 test('without the merchant the rest is withdrawn, after the delay', async () => {
   const before = await held()
   await pay('--deposit', '0.05')
@@ -254,6 +280,25 @@ for (const [name, lie, told] of lies) {
   })
 }
 
+test('attack: a server that shows the voucher of a request as charged gets no other above --max', async () => {
+  await pay('--deposit', '0.05')
+  merchant.script = async (request, serve) => {
+    const sent = request.headers.get('payment-signature')
+    if (sent === null) return serve()
+    const { maxClaimableAmount: charged, signature } = decode(sent).payload.voucher
+    return correctedAs({ signedMaxClaimable: charged, signature }, charged)()
+  }
+  const ran = await pay()
+  expect(ran.code).toBe(1)
+  expect(ran.err).toContain('is not believed: it shows the voucher of this request as charged')
+  expect(kinds()).toEqual(['deposit', 'voucher'])
+  // Two vouchers are within this limit, and no third one of a repetition.
+  await pay('--max', '0.02')
+  await pay('--max', '0.02')
+  const maxima = payments().map((each) => decode(each).payload.voucher.maxClaimableAmount)
+  expect(maxima).toEqual(['10000', '20000', '30000', '30000'])
+})
+
 function settledAs(extra: object) {
   return (response: Response) => {
     const headers = new Headers(response.headers)
@@ -263,8 +308,8 @@ function settledAs(extra: object) {
   }
 }
 
-function correctedAs(voucherState: object) {
-  const channelState = { chargedCumulativeAmount: '40000' }
+function correctedAs(voucherState: object, chargedCumulativeAmount = '40000') {
+  const channelState = { chargedCumulativeAmount }
   return () => {
     const [asked] = merchant.offers
     const required = decode(asked)

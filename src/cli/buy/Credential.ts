@@ -59,15 +59,14 @@ function payMpp(terms: Terms, source: MppSource, input: Input): Credential {
   })
   const json = {
     challenge: params,
-    payload: terms.method === 'eip3009' ? mppAuthorization(transfer) : mppPermit(transfer),
+    payload:
+      terms.method === 'eip3009'
+        ? { type: 'authorization', ...authorization(transfer), signature: transfer.signature }
+        : mppPermit(transfer),
     source: `did:pkh:eip155:${transfer.chainId}:${transfer.payer}`,
   }
   const value = `Payment ${base64url(JSON.stringify(json))}`
   return { header: 'authorization', value, transfer, terms, payer: transfer.payer }
-}
-
-function mppAuthorization(transfer: Transfer.Transfer) {
-  return { type: 'authorization', ...authorization(transfer), signature: transfer.signature }
 }
 
 function mppPermit(transfer: Transfer.Transfer) {

@@ -32,17 +32,16 @@ export type Terms = {
   /** With the scheme `upto`, the ceiling; with `channel`, the most that this request may cost. */
   amountAtomic: bigint
   /** With the scheme `upto`, the only account that may settle. */
-  facilitator: Address | undefined
-  channel: ChannelTerms | undefined
+  facilitator?: Address | undefined
+  channel?: ChannelTerms | undefined
   source: MppSource | X402Source
 }
 
 /** What identifies the merchant's side of a channel, and its least deposit if it names one. */
-export type ChannelTerms = {
-  receiverAuthorizer: Address
-  /** Seconds. */
-  withdrawDelay: number
+type ChannelTerms = Pick<X402.ChannelTerms, 'receiverAuthorizer' | 'withdrawDelay'> & {
   minDepositAtomic: bigint | undefined
+  /** The `extra` of the offer. In a corrective 402 it has the server's state of the channel. */
+  extra: Json.JsonObject
 }
 
 export type MppSource = {
@@ -58,15 +57,17 @@ export type X402Source = {
   timeoutSeconds: number
 }
 
-/** A dollar stablecoin. Only for these assets the dollar value of an amount is known. */
+/**
+ * A dollar stablecoin with six decimals: an atomic unit is a millionth of a dollar. Only for these assets
+ * the dollar value of an amount is known.
+ */
 export type KnownAsset = Pick<Asset, 'symbol' | 'address' | 'decimals' | 'eip712'> & {
   network: Network.Id
 }
 
 /** The assets of the built-in networks, which are dollar stablecoins. */
 const knownAssets: readonly KnownAsset[] = builtIns.map(({ id, table }) => {
-  const { symbol, address, decimals, eip712 } = table.asset
-  return { network: id, symbol, address, decimals, eip712 }
+  return { network: id, ...table.asset }
 })
 
 /** Limits how long a signature is valid, whatever the server requests. */
@@ -77,17 +78,25 @@ export const timeoutSecondsMax = 300
  * `body` is the text of the 402, which has the x402 offers that are too long for its head.
  */
 export function decode(headers: Headers, body = ''): Terms[] {
-  const required = headers.get('payment-required')
-  return [...ofMpp(headers.get('www-authenticate')), ...ofX402(required, body)]
+  const required = requiredOf(headers, body)
+  const mpp = ofMpp(headers.get('www-authenticate'))
+  return required === undefined ? mpp : [...mpp, ...ofRequired(required)]
+}
+
+/** The x402 `PaymentRequired` object of a 402 with the offers of head and body. */
+export function requiredOf(headers: Headers, body: string): Json.JsonObject | undefined {
+  const value = headers.get('payment-required')
+  const required = value === null ? undefined : readable(() => decodeJson(value, 'either'))
+  const further = readable(() => X402.inBody(Json.parse(body)))
+  return required && { ...required, accepts: [...acceptsOf(required), ...acceptsOf(further)] }
 }
 
 /** `0.010000 USDG on eip155:4663 by permit2 (x402)`, or `up to 0.010000 USDG ... (x402, upto)`. */
 export function describe(terms: Terms): string {
   const { scheme, network, method, protocol } = terms
-  const by = `on ${network} by ${method}`
-  if (scheme === 'upto') return `up to ${amountOf(terms)} ${by} (${protocol}, upto)`
-  const way = scheme === 'channel' ? `${protocol}, channel` : protocol
-  return `${amountOf(terms)} ${by} (${way})`
+  const most = scheme === 'upto' ? 'up to ' : ''
+  const way = scheme === 'exact' ? protocol : `${protocol}, ${scheme}`
+  return `${most}${amountOf(terms)} on ${network} by ${method} (${way})`
 }
 
 /** `0.010000 USDG`: the amount of the terms, or another one in their asset. */
@@ -116,8 +125,6 @@ function ofMpp(value: string | null): Terms[] {
     const common = {
       protocol: 'mpp' as const,
       scheme: 'exact' as const,
-      facilitator: undefined,
-      channel: undefined,
       network: asset.network,
       chainId: asked.chainId,
       asset,
@@ -135,20 +142,10 @@ function ofMpp(value: string | null): Terms[] {
   return terms
 }
 
-function ofX402(value: string | null, body: string): Terms[] {
-  if (value === null) return []
-  const required = readable(() => decodeJson(value, 'either'))
-  if (required === undefined) return []
-  return ofRequired(
-    required,
-    readable(() => X402.inBody(Json.parse(body))),
-  )
-}
-
-/** The terms of an x402 `PaymentRequired` object, and of further `accepts` in another one. */
-export function ofRequired(required: Json.JsonObject, further?: Json.JsonObject): Terms[] {
+/** The terms of an x402 `PaymentRequired` object. */
+export function ofRequired(required: Json.JsonObject): Terms[] {
   const terms: Terms[] = []
-  for (const accepted of [...acceptsOf(required), ...acceptsOf(further)]) {
+  for (const accepted of acceptsOf(required)) {
     const one = readable(() => ofAccepted(accepted, required))
     // The head may have an offer in a shorter form than the body.
     if (one !== undefined && !terms.some((known) => isSame(known, one))) terms.push(one)
@@ -158,17 +155,14 @@ export function ofRequired(required: Json.JsonObject, further?: Json.JsonObject)
 
 /** Whether two terms move the same money to the same payee, by any protocol. */
 export function isSame(other: Terms, terms: Terms): boolean {
-  const { scheme, network, asset, method, payTo, amountAtomic } = terms
-  return (
-    other.scheme === scheme &&
-    other.network === network &&
-    other.asset === asset &&
-    other.method === method &&
-    other.payTo === payTo &&
-    other.amountAtomic === amountAtomic &&
-    other.channel?.receiverAuthorizer === terms.channel?.receiverAuthorizer &&
-    other.channel?.withdrawDelay === terms.channel?.withdrawDelay
-  )
+  return moveOf(other) === moveOf(terms)
+}
+
+/** The money that terms move, and where to. */
+function moveOf({ scheme, asset, method, payTo, amountAtomic, channel }: Terms): string {
+  const { receiverAuthorizer, withdrawDelay } = channel ?? {}
+  const money = [asset.network, asset.address, method, payTo, amountAtomic]
+  return [scheme, ...money, receiverAuthorizer, withdrawDelay].join(' ')
 }
 
 function acceptsOf(required: Json.JsonObject | undefined): Json.JsonObject[] {
@@ -227,7 +221,7 @@ function channelOf(extra: Json.JsonObject): ChannelTerms {
     withdrawDelay <= Channel.withdrawDelayMax
   if (!isDelay || receiverAuthorizer === AddressText.zero) throw new Json.JsonError('not a channel')
   const minDepositAtomic = readable(() => Json.optional(extra, 'minDeposit', 'uint'))
-  return { receiverAuthorizer, withdrawDelay, minDepositAtomic }
+  return { receiverAuthorizer, withdrawDelay, minDepositAtomic, extra }
 }
 
 function isTimeout(value: unknown): value is number {

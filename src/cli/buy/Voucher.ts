@@ -21,11 +21,11 @@ export type State = {
   /** What was charged in all, as far as the answers are right. */
   chargedAtomic: bigint
   balanceAtomic: bigint
-  /** A withdrawal has begun, so the merchant takes no more vouchers. */
+  /** It signs no more vouchers: a withdrawal has begun, or calls of it were given up. */
   isClosing: boolean
   /** A signed deposit that has not been seen to arrive. */
   deposit: Deposit | undefined
-  /** Signed payments whose ends are not known, the newest last. */
+  /** Payments whose vouchers may be charged and are not counted yet, the newest last. */
   sent: readonly Sent[]
 }
 
@@ -47,15 +47,20 @@ export type Sent = {
   payment: string
   amountAtomic: bigint
   hasDeposit: boolean
+  /** The highest sum that vouchers of the request have signed. */
+  signedAtomic: bigint
+  /** What corrections showed as charged for the request. */
+  takenAtomic: bigint
+  /** Another one may take its place. */
+  isRefused: boolean
 }
 
 /** What an answer says about a payment. */
 export type Reply = {
   /** The content of `PAYMENT-RESPONSE`. */
   settled: Json.JsonObject | undefined
-  /** The payload of a 402, and further entries of its body. */
+  /** The `PaymentRequired` object of a 402. */
   required: Json.JsonObject | undefined
-  further?: Json.JsonObject | undefined
   /** `served`: with an answer. `refused`: not charged. Else the end is unknown. */
   end: 'served' | 'refused' | 'unknown'
 }
@@ -76,22 +81,19 @@ export function idOf({ config, network }: Pick<State, 'config' | 'network'>): He
   return Channel.idOf(config, Network.chainIdOf(network) ?? 0)
 }
 
+type Sums = Pick<State, 'balanceAtomic' | 'chargedAtomic'>
+
 /** What is left for further requests. */
-export function restOf({
-  balanceAtomic,
-  chargedAtomic,
-}: Pick<State, 'balanceAtomic' | 'chargedAtomic'>) {
+export function restOf({ balanceAtomic, chargedAtomic }: Sums): bigint {
   return balanceAtomic > chargedAtomic ? balanceAtomic - chargedAtomic : 0n
 }
-
-type Signing = { privateKey: Uint8Array; now: number; random: Uint8Array }
 
 /** Signs a deposit. `now` in unix ms; `random` are 32 bytes that were never used before. */
 export function signDeposit(
   { config, network }: Pick<State, 'config' | 'network'>,
   { method, chainId, asset, source }: Terms.Terms,
   amountAtomic: bigint,
-  { privateKey, now, random }: Signing,
+  { privateKey, now, random }: { privateKey: Uint8Array; now: number; random: Uint8Array },
 ): Deposit {
   const seconds = source.kind === 'x402' ? source.timeoutSeconds : Terms.timeoutSecondsMax
   const until = Math.floor(now / 1000) + seconds
@@ -103,27 +105,29 @@ export function signDeposit(
   const digest = ChannelPayload.depositDigest({ config, chainId }, { amountAtomic, by }, asset)
   const signature = Crypto.sign(digest, privateKey)
   const channelId = idOf({ config, network })
-  const common = { method, amountAtomic, until }
-  if (method === 'permit2') {
-    const permit2Authorization = {
-      ...{ from: config.payer, spender: Channel.permit2CollectorAddress },
-      permitted: { token: config.token, amount: String(amountAtomic) },
-      ...{ nonce: String(BigInt(salt)), deadline: String(until) },
-      ...{ witness: { channelId }, signature },
-    }
-    return { ...common, nonce: salt, authorization: { permit2Authorization } }
+  const signed = { method, amountAtomic, until }
+  if (method === 'eip3009') {
+    const erc3009Authorization = { validAfter: '0', validBefore: String(until), salt, signature }
+    const nonce = Channel.depositNonce(channelId, salt)
+    return { ...signed, nonce, authorization: { erc3009Authorization } }
   }
-  const erc3009Authorization = { validAfter: '0', validBefore: String(until), salt, signature }
-  const nonce = Channel.depositNonce(channelId, salt)
-  return { ...common, nonce, authorization: { erc3009Authorization } }
+  const permit2Authorization = {
+    ...{ from: config.payer, spender: Channel.permit2CollectorAddress },
+    permitted: { token: config.token, amount: String(amountAtomic) },
+    ...{ nonce: String(BigInt(salt)), deadline: String(until), witness: { channelId }, signature },
+  }
+  return { ...signed, nonce: salt, authorization: { permit2Authorization } }
 }
+
+/** The part that is asked for; undefined: all that is left. */
+type Refund = { amountAtomic: bigint | undefined }
 
 /** Signs the x402 payment of a request, or with `refund` the request for what is left. */
 export function sign(
   state: State,
   { source, amountAtomic, chainId }: Terms.Terms,
   privateKey: Uint8Array,
-  { deposit, refund }: { deposit?: Deposit | undefined; refund?: { amountAtomic?: bigint } },
+  { deposit, refund }: { deposit?: Deposit | undefined; refund?: Refund },
 ): Json.JsonObject {
   if (source.kind !== 'x402') return noChannel()
   const { config, chargedAtomic } = state
@@ -142,31 +146,74 @@ export function sign(
   })
 }
 
-/** The channel without a payment whose end is known. */
-export function without(state: State, { request }: Pick<Sent, 'request'>): State {
-  return { ...state, sent: state.sent.filter((each) => each.request !== request) }
+/** What an answer changes. */
+export type Judged = {
+  next: State
+  /** What was charged; undefined: the answer does not say. */
+  chargedAtomic?: bigint
+  /** What is wrong with the answer. */
+  fault?: string
+  /** Another voucher may be signed. */
+  isCorrected?: boolean
 }
 
-/** The channel after a charge, or what is wrong with it. Nothing else of the answer is believed. */
-export function settle(state: State, sent: Sent, settled: Json.JsonObject) {
-  const { amountAtomic, hasDeposit } = sent
-  return Terms.readable((): State | { fault: string } => {
+/** The channel after a payment was refused. Its voucher may be charged all the same. */
+export function refuse(state: State, sent: Sent | undefined): State {
+  const mark = (each: Sent) =>
+    each.request === sent?.request ? { ...each, isRefused: true } : each
+  return { ...state, sent: state.sent.map(mark) }
+}
+
+/** The channel without a payment whose charge is counted. */
+function without(state: State, sent: Sent): State {
+  return { ...state, sent: state.sent.filter(({ request }) => request !== sent.request) }
+}
+
+/** The channel after an answer whose charge is not known. The same request may be bought again. */
+export function serve(state: State, sent: Sent): State {
+  const { sent: others } = without(state, sent)
+  return { ...state, sent: [{ ...sent, request: sent.idempotencyKey }, ...others] }
+}
+
+/**
+ * The channel after a correction. What was charged more counts for a request whose voucher covers it, and
+ * for that of the answer only where no other one explains it.
+ */
+export function charge(state: State, sent: Sent | undefined, chargedAtomic: bigint): State {
+  const moreAtomic = chargedAtomic - state.chargedAtomic
+  const covering = state.sent.filter(({ signedAtomic }) => signedAtomic >= chargedAtomic)
+  const others = covering.filter(({ request }) => request !== sent?.request)
+  const [taken] = moreAtomic > 0n ? [...others, ...covering] : []
+  const count = (each: Sent) =>
+    each === taken ? { ...each, takenAtomic: each.takenAtomic + moreAtomic } : each
+  return { ...state, chargedAtomic, sent: state.sent.map(count) }
+}
+
+/** The channel after an answer and its charge. Nothing else of the answer is believed. */
+export function settle(state: State, sent: Sent, settled: Json.JsonObject): Judged {
+  const { amountAtomic, hasDeposit, signedAtomic } = sent
+  const next = without(state, sent)
+  const doubt = (fault: string): Judged => ({ next: serve(state, sent), fault })
+  const judged = Terms.readable((): Judged => {
     const extra = Json.optional(settled, 'extra', 'object') ?? {}
     const charge = Json.optional(extra, 'chargedAmount', 'uint') ?? 0n
     const after = Json.optional(extra, 'channelState', 'object') ?? {}
     const stated = Json.optional(after, 'chargedCumulativeAmount', 'uint')
     const chargedAtomic = state.chargedAtomic + charge
     if (charge > amountAtomic)
-      return { fault: `it says that it charged ${charge} of at most ${amountAtomic}` }
+      return doubt(`it says that it charged ${charge} of at most ${amountAtomic}`)
     // An answer that is repeated is counted already.
-    if (stated === state.chargedAtomic) return without(state, sent)
+    if (stated !== undefined && stated <= state.chargedAtomic) return { next, chargedAtomic: 0n }
     if (stated !== undefined && stated !== chargedAtomic)
-      return { fault: `it says that ${stated} are charged in all, and not ${chargedAtomic}` }
+      return doubt(`it says that ${stated} are charged in all, and not ${chargedAtomic}`)
+    if (chargedAtomic > signedAtomic)
+      return doubt(`it says that it charged ${chargedAtomic} by a voucher of ${signedAtomic}`)
+    // The deposit itself is kept: only the chain shows that it has arrived.
     const arrived = (hasDeposit && state.deposit?.amountAtomic) || 0n
     const balanceAtomic = state.balanceAtomic + arrived
-    const deposit = hasDeposit ? undefined : state.deposit
-    return { ...without(state, sent), chargedAtomic, balanceAtomic, deposit }
+    return { next: { ...next, chargedAtomic, balanceAtomic }, chargedAtomic: charge }
   })
+  return judged ?? doubt('its PAYMENT-RESPONSE cannot be read')
 }
 
 /** Codes of the 402 that shows the server's state of the channel. */
@@ -180,40 +227,35 @@ const unfunded = [
   'invalid_batch_settlement_evm_cumulative_exceeds_balance',
 ]
 
-/** What a 402 says about a voucher; undefined when another one would be refused, too. */
-export function correctionOf(state: State, { required, further }: Reply) {
-  const code = required && Json.member(required, 'error')
-  if (required === undefined || typeof code !== 'string') return undefined
-  if (unfunded.includes(code)) return { kind: 'balance' } as const
-  if (!corrective.includes(code)) return undefined
-  const terms = termsOf(state, required, further)
-  return terms && ({ kind: 'charged', extra: extraOf(terms) } as const)
+/**
+ * What a 402 says about a voucher: another balance, or the server's state of the channel. Undefined when
+ * another voucher would be refused, too.
+ */
+export function correctionOf(state: State, { required = {} }: Reply) {
+  const code = String(required.error)
+  if (unfunded.includes(code)) return 'balance'
+  return corrective.includes(code) ? termsOf(state, required)?.channel?.extra : undefined
 }
 
 /** The entry of a 402 for this very channel. */
-export function termsOf(state: State, required: Json.JsonObject, further?: Json.JsonObject) {
+export function termsOf(state: State, required: Json.JsonObject): Terms.Terms | undefined {
   const id = idOf(state)
   const { payer, salt } = state.config
-  return Terms.ofRequired(required, further).find((terms) => {
+  return Terms.ofRequired(required).find((terms) => {
     if (terms.scheme !== 'channel' || terms.network !== state.network) return false
     return idOf({ network: terms.network, config: configOf(terms, payer, Number(salt)) }) === id
   })
 }
 
-function extraOf({ source }: Terms.Terms): Json.JsonObject {
-  const { extra } = source.kind === 'x402' ? source.accepted : {}
-  return Json.isObject(extra) ? extra : {}
-}
-
 /**
- * The channel by the server's state of it, or what is wrong with that. It counts only with a voucher of
- * our own, and above what is claimed; without one, what is claimed counts.
+ * What was charged by the server's state of the channel, or what is wrong with that. It counts only with a
+ * voucher of our own, and above what is claimed; without one, what is claimed counts.
  */
 export function correct(
   state: State,
   extra: Json.JsonObject,
-  { balanceAtomic, claimedAtomic }: Pick<Channel.OnChain, 'balanceAtomic' | 'claimedAtomic'>,
-): State | { fault: string } {
+  claimedAtomic: bigint,
+): bigint | string {
   const shown = Terms.readable(() => {
     const voucher = Json.optional(extra, 'voucherState', 'object') ?? {}
     const channel = Json.optional(extra, 'channelState', 'object') ?? {}
@@ -223,20 +265,18 @@ export function correct(
       signature: Json.optional(voucher, 'signature', 'text'),
     }
   })
-  if (shown === undefined) return { fault: 'its state of the channel cannot be read' }
+  if (shown === undefined) return 'its state of the channel cannot be read'
   const { charged, signed, signature } = shown
-  const known = { ...state, balanceAtomic }
-  if (charged === undefined || signed === undefined || signature === undefined)
-    return { ...known, chargedAtomic: claimedAtomic }
+  if (charged === undefined || signed === undefined || signature === undefined) return claimedAtomic
   if (charged > signed || signed > Channel.amountMax)
-    return { fault: `it shows a charge of ${charged} by a voucher of ${signed}` }
+    return `it shows a charge of ${charged} by a voucher of ${signed}`
   if (charged < claimedAtomic)
-    return { fault: `it shows a charge of ${charged}, and ${claimedAtomic} are claimed` }
+    return `it shows a charge of ${charged}, and ${claimedAtomic} are claimed`
   const chainId = Network.chainIdOf(state.network) ?? 0
   const signer = Crypto.recover(Channel.voucherDigest(chainId, idOf(state), signed), signature)
   if (signer !== state.config.payerAuthorizer)
-    return { fault: 'it shows a voucher that this wallet has not signed' }
-  return { ...known, chargedAtomic: charged }
+    return 'it shows a voucher that this wallet has not signed'
+  return charged
 }
 
 /** Texts of amounts in the JSON of a state. */

@@ -1,16 +1,17 @@
 import type { Address, Hex } from 'viem'
-import { type Client, createClient, RpcError, RpcFault } from '../../chain/client'
+import { type Client, RpcFault } from '../../chain/client'
 import * as Receipt from '../../chain/receipt'
 import * as Token from '../../chain/token'
 import * as Transaction from '../../chain/transaction'
-import { publicRpcOf } from '../../config/builtin'
 import * as Abi from '../../protocol/Abi'
+import * as Amount from '../../protocol/Amount'
 import * as Crypto from '../../protocol/Crypto'
 import * as Json from '../../protocol/Json'
 import * as Permit from '../../protocol/Permit'
-import * as Transfer from '../../protocol/Transfer'
 import * as Grant from '../../sponsor/Grant'
 import { CommandError } from '../Command'
+import { quantity, readReceipt, readWord, withClient } from '../nodes'
+import { poll } from '../poll'
 import { readAnswerText } from './body'
 import type { PermitInfo } from './Credential'
 import { hashText, problemOf, say } from './outcome'
@@ -40,7 +41,7 @@ const permitType = Abi.hashOf(
  * approve. x402 specs/extensions/eip2612_gas_sponsoring.md. Throws a CommandError.
  */
 export function signPermit(terms: Terms, wallet: Wallet): Promise<PermitInfo> {
-  return withClient(terms, wallet, async (client) => {
+  return withClient(terms.network, wallet.rpc, async (client) => {
     const { asset, chainId, amountAtomic } = terms
     const from = Crypto.addressOf(wallet.privateKey)
     const spender = Permit.permit2Address
@@ -50,7 +51,7 @@ export function signPermit(terms: Terms, wallet: Wallet): Promise<PermitInfo> {
     const accounts = Abi.address(from) + Abi.address(spender)
     const numbers = [amountAtomic, nonce, deadline].map(Abi.uint).join('')
     const words = permitType + accounts + numbers
-    const domain = Transfer.domainSeparator(chainId, asset.address, asset.eip712)
+    const domain = Abi.domainSeparator(chainId, asset.address, asset.eip712)
     return {
       ...{ from, asset: asset.address, spender, version: '1' },
       ...{ amount: String(amountAtomic), nonce: String(nonce), deadline: String(deadline) },
@@ -64,30 +65,25 @@ export function signPermit(terms: Terms, wallet: Wallet): Promise<PermitInfo> {
  * wallet cannot pay for the approve. Prints each step. Throws a CommandError.
  */
 export function approve(terms: Terms, wallet: Wallet, shop: URL): Promise<void> {
-  return withClient(terms, wallet, async (client) => {
+  return withClient(terms.network, wallet.rpc, async (client) => {
     const owner = Crypto.addressOf(wallet.privateKey)
     const { asset } = terms
     const allowance = Token.allowance(asset.address, owner, Permit.permit2Address)
     if ((await word(client, allowance)) >= terms.amountAtomic) return
     const call = Token.approve(asset.address, Permit.permit2Address, maxUint256)
     const gas = await quantity(client, 'eth_estimateGas', [{ from: owner, ...call }])
-    let price = await priceOf(client)
-    let balanceWei = await quantity(client, 'eth_getBalance', [owner, 'latest'])
+    let funds = await readFunds(client, owner)
     let offered: Offered | undefined
-    if (balanceWei < gas * price) {
+    if (funds.balanceWei < gas * funds.price) {
       offered = await askForGas(terms, wallet, shop)
       await until(wallet, 'the grant has arrived', async () => {
-        price = await priceOf(client)
-        balanceWei = await quantity(client, 'eth_getBalance', [owner, 'latest'])
-        return balanceWei >= (offered ? offered.gasLimit * offered.maxFeeWei : gas * price)
+        funds = await readFunds(client, owner)
+        const neededWei = offered ? offered.gasLimit * offered.maxFeeWei : gas * funds.price
+        return funds.balanceWei >= neededWei
       })
     }
-    const affordable = balanceWei / gas
-    const own = {
-      maxTipWei: 0n,
-      maxFeeWei: 2n * price < affordable ? 2n * price : affordable,
-      gasLimit: gas,
-    }
+    const maxFeeWei = Amount.least(2n * funds.price, funds.balanceWei / gas)
+    const own = { maxTipWei: 0n, maxFeeWei, gasLimit: gas }
     const { chainId } = terms
     const hash = await sendCall(client, wallet, { chainId, ...(offered ?? own), ...call })
     say(`approve    Permit2 may transfer ${asset.symbol} of ${owner}, ${hash}`)
@@ -103,9 +99,15 @@ export async function sendCall(
   const owner = Crypto.addressOf(wallet.privateKey)
   const nonce = Number(await quantity(client, 'eth_getTransactionCount', [owner, 'pending']))
   const signed = Transaction.sign({ nonce, ...call, valueWei: 0n }, wallet.privateKey)
+  const { hash } = signed
   await client.call('eth_sendRawTransaction', [signed.raw])
-  await assertSucceeded(client, wallet, signed.hash)
-  return signed.hash
+  await until(wallet, `${hash} is confirmed`, async () => {
+    const receipt = await readReceipt(client, hash)
+    if (receipt?.success === false)
+      throw new CommandError(`The transaction ${hash} failed on chain.`)
+    return receipt !== undefined
+  })
+  return hash
 }
 
 /** Gas and fees of a call that the wallet pays itself. Throws a CommandError when it has too little. */
@@ -115,8 +117,8 @@ export async function ownFees(
   call: { to: Address; data: Hex },
 ): Promise<Offered> {
   const gasLimit = await quantity(client, 'eth_estimateGas', [{ from, ...call }])
-  const price = await priceOf(client)
-  if ((await quantity(client, 'eth_getBalance', [from, 'latest'])) < 2n * price * gasLimit)
+  const { price, balanceWei } = await readFunds(client, from)
+  if (balanceWei < 2n * price * gasLimit)
     throw new CommandError(`The wallet ${from} needs ${2n * price * gasLimit} wei for gas.`)
   return { gasLimit, maxFeeWei: 2n * price, maxTipWei: 0n }
 }
@@ -190,68 +192,25 @@ function offeredOf(approve: Json.JsonObject): Offered {
   return { gasLimit, maxFeeWei, maxTipWei }
 }
 
-async function assertSucceeded(client: Client, wallet: Wallet, hash: Hex): Promise<void> {
-  await until(wallet, `${hash} is confirmed`, async () => {
-    const receipt = Receipt.parse(await client.call('eth_getTransactionReceipt', [hash]))
-    if (receipt?.success === false)
-      throw new CommandError(`The transaction ${hash} failed on chain.`)
-    return receipt !== undefined
-  })
-}
-
 async function until(
   { now }: Wallet,
   what: string,
   condition: () => Promise<boolean>,
 ): Promise<void> {
-  const deadline = now() + waitMs
-  while (!(await condition())) {
-    if (now() > deadline) throw new CommandError(`Waited too long until ${what}.`)
-    await Bun.sleep(200)
-  }
+  if (!(await poll({ now, waitMs }, condition)))
+    throw new CommandError(`Waited too long until ${what}.`)
 }
 
-/** Price of a unit of gas now, in wei, without a tip. */
-async function priceOf(client: Client): Promise<bigint> {
+/** Price of a unit of gas now, without a tip, and the balance of an account, in wei. */
+async function readFunds(client: Client, account: Address) {
   const block = Receipt.parseBlock(await client.call('eth_getBlockByNumber', ['latest', false]))
   if (block === undefined) throw new RpcFault('not a block')
-  return block.baseFeeWei
-}
-
-/** Works with a node of the network, after its chain id was checked. Throws a CommandError. */
-export async function withClient<T>(
-  { network, chainId }: Pick<Terms, 'network' | 'chainId'>,
-  { rpc = publicRpcOf(network) }: Pick<Wallet, 'rpc'>,
-  work: (client: Client) => Promise<T>,
-): Promise<T> {
-  if (rpc === undefined) throw new CommandError(`Name an RPC URL of ${network}: --rpc URL.`)
-  const client = createClient({ urls: [rpc], timeoutMs: 10_000, log: () => undefined })
-  try {
-    const found = await quantity(client, 'eth_chainId', [])
-    if (found !== BigInt(chainId))
-      throw new CommandError(`${client.hosts[0]} is chain ${found}, not ${chainId}.`)
-    return await work(client)
-  } catch (error) {
-    if (!(error instanceof RpcError || error instanceof RpcFault)) throw error
-    throw new CommandError(`${client.hosts[0]}: ${error.message}; --rpc URL names another node.`)
-  } finally {
-    client.close()
-  }
+  const balanceWei = await quantity(client, 'eth_getBalance', [account, 'latest'])
+  return { price: block.baseFeeWei, balanceWei }
 }
 
 async function word(client: Client, call: { to: Address; data: Hex }): Promise<bigint> {
-  const answer = await client.call('eth_call', [call, 'latest'])
-  const value = Receipt.isHex(answer) ? Abi.uintAt(answer.slice(2)) : undefined
+  const value = await readWord(client, call)
   if (value === undefined) throw new RpcFault('the token does not answer')
   return value
-}
-
-async function quantity(
-  client: Client,
-  method: string,
-  params: readonly unknown[],
-): Promise<bigint> {
-  const answer = await client.call(method, params)
-  if (!Receipt.isHex(answer) || answer.length < 3) throw new RpcFault(`not an answer to ${method}`)
-  return BigInt(answer)
 }

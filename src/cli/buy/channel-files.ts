@@ -1,8 +1,9 @@
-import { Database } from 'bun:sqlite'
 import * as fs from 'node:fs'
 import { homedir } from 'node:os'
 import { dirname, join, resolve } from 'node:path'
 import type { Hex } from 'viem'
+import { lockFile } from '../../../db/lock'
+import { replaceFile } from '../../config/durable'
 import { codeOf, type Env } from '../../config/env'
 import { CommandError } from '../Command'
 import * as Voucher from './Voucher'
@@ -12,13 +13,15 @@ import * as Voucher from './Voucher'
 export type ChannelFiles = ReturnType<typeof openChannelFiles>
 
 /** A channel in use; `state` is as it is on the disk, undefined where nothing is known. */
-export type Held = {
+type Held = {
   state: Voucher.State | undefined
   /** On the disk when it returns. */
   save(state: Voucher.State): void
   forget(): void
-  release(): void
 }
+
+/** A channel in use whose state is known. */
+export type Open = Held & { state: Voucher.State }
 
 /**
  * The file of `turnpike mcp`, beside which the channels are. One for all gateways by default, so that
@@ -51,30 +54,25 @@ export function openChannelFiles(file: string) {
       const isThere = fs.existsSync(pathOf(id))
       return isThere ? Voucher.decode(fs.readFileSync(pathOf(id), 'utf8'), id) : undefined
     })
+  // A crash of the machine must not forget a voucher that was sent.
   const save = (id: Hex, state: Voucher.State) =>
-    guarded(() => {
-      const next = `${pathOf(id)}.next`
-      const handle = fs.openSync(next, 'w', 0o600)
-      try {
-        fs.writeSync(handle, Voucher.encode(state))
-        // A crash of the machine must not forget a voucher that was sent.
-        fs.fsyncSync(handle)
-      } finally {
-        fs.closeSync(handle)
-      }
-      fs.renameSync(next, pathOf(id))
-    })
+    guarded(() => replaceFile(pathOf(id), Voucher.encode(state)))
   return {
     read,
-    /** The channel for this process alone; undefined while another one, or another call, has it. */
-    hold: (id: Hex): Held | undefined =>
-      guarded(() => {
+    /** Uses a channel for this process alone; undefined while another one, or another call, has it. */
+    async use<T>(id: Hex, run: (held: Held) => Promise<T>): Promise<T | undefined> {
+      const release = guarded(() => {
         fs.mkdirSync(directory, { recursive: true, mode: 0o700 })
-        const release = lock(join(directory, `${id}.lock`))
-        if (release === undefined) return undefined
-        const forget = () => guarded(() => fs.rmSync(pathOf(id), { force: true }))
-        return { state: read(id), save: (state) => save(id, state), forget, release }
-      }),
+        return lockFile(join(directory, `${id}.lock`))
+      })
+      if (release === undefined) return undefined
+      const forget = () => guarded(() => fs.rmSync(pathOf(id), { force: true }))
+      try {
+        return await run({ state: read(id), save: (state) => save(id, state), forget })
+      } finally {
+        release()
+      }
+    },
     list: () =>
       guarded(() => {
         const names = fs.existsSync(directory) ? fs.readdirSync(directory).toSorted() : []
@@ -83,21 +81,5 @@ export function openChannelFiles(file: string) {
           return (id && read(id)) ?? []
         })
       }),
-  }
-}
-
-/** A lock of the operating system, which ends with the process. */
-function lock(file: string): (() => void) | undefined {
-  fs.closeSync(fs.openSync(file, 'a', 0o600))
-  const holder = new Database(file)
-  try {
-    for (const setting of ['busy_timeout = 0', 'locking_mode = EXCLUSIVE', 'journal_mode = MEMORY'])
-      holder.run(`PRAGMA ${setting}`)
-    holder.run('BEGIN EXCLUSIVE')
-    return () => holder.close()
-  } catch (error) {
-    holder.close()
-    if (codeOf(error) === 'SQLITE_BUSY') return undefined
-    throw error
   }
 }

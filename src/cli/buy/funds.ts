@@ -1,18 +1,14 @@
 import type { Address } from 'viem'
 import type { Client } from '../../chain/client'
-import * as Receipt from '../../chain/receipt'
 import * as Token from '../../chain/token'
-import { publicRpcOf } from '../../config/builtin'
-import * as Abi from '../../protocol/Abi'
-import * as Network from '../../protocol/Network'
-import { askNodes } from '../nodes'
+import { askChain, readWord } from '../nodes'
 import type { KnownAsset, Terms } from './Terms'
 
 /** Which of several offers a wallet has the money for. */
 
 export type Short = { terms: Terms; balanceAtomic: bigint }
 
-/** Longest wait for a node: an offer whose balance is unknown may be paid, too. */
+/** Longest wait for an answer of a node: an offer whose balance is unknown may be paid, too. */
 const timeoutMs = 2_000
 
 /**
@@ -40,20 +36,11 @@ export async function chooseFunded(
 }
 
 /** Undefined when no node of the asset's network answers in time. */
-export async function readBalance(
+export function readBalance(
   { network, address }: KnownAsset,
   payer: Address,
-  rpc = publicRpcOf(network),
+  rpc: string | undefined,
 ): Promise<bigint | undefined> {
-  if (rpc === undefined) return undefined
-  const read = async (client: Client) => {
-    const timer = setTimeout(() => client.close(), timeoutMs)
-    const [chainId, balance] = await Promise.all([
-      client.call('eth_chainId', []),
-      client.call('eth_call', [Token.balanceOf(address, payer), 'latest']),
-    ]).finally(() => clearTimeout(timer))
-    const isOfChain = chainId === `0x${Network.chainIdOf(network)?.toString(16)}`
-    return isOfChain && Receipt.isHex(balance) ? Abi.uintAt(balance.slice(2)) : undefined
-  }
-  return askNodes([rpc], read, timeoutMs)
+  const read = (client: Client) => readWord(client, Token.balanceOf(address, payer))
+  return askChain(network, rpc, read, timeoutMs)
 }

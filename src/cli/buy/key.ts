@@ -1,4 +1,5 @@
 import { networkNamed, networkNames } from '../../config/builtin'
+import { type Env, readEnv } from '../../config/env'
 import * as Crypto from '../../protocol/Crypto'
 import { CommandError } from '../Command'
 import type { Run } from '../commands'
@@ -16,6 +17,13 @@ export function readKey(hex: string): Uint8Array {
   } catch {
     throw new CommandError('The key is not valid.')
   }
+}
+
+/** The key in PAY_KEY. Throws a CommandError, with `missing` where there is none. */
+export function payKeyIn(env: Env, missing: string): Uint8Array {
+  const hex = readEnv(env)('PAY_KEY')
+  if (hex === undefined) throw new CommandError(`A private key is needed: ${missing}`)
+  return readKey(hex)
 }
 
 /** What `pay` and `mcp` may pay by; without a scheme each has its own default. Throws a CommandError for a wrong option. */

@@ -4,6 +4,7 @@ import { decodeJson } from '../../protocol/Header'
 import * as Json from '../../protocol/Json'
 import { isFault } from '../../protocol/Problem'
 import * as Receipt from '../../protocol/Receipt'
+import { poll } from '../poll'
 import { readAnswerText } from './body'
 import * as Charge from './Charge'
 import type { Paid } from './Credential'
@@ -104,40 +105,38 @@ const settleMs = 20_000
 const pauseMs = 300
 
 /** States in which nothing more is settled. */
-const ended = ['void', 'failed', 'expired']
+const ended: ReadonlySet<unknown> = new Set(['void', 'failed', 'expired'])
 
 /**
  * The payment at its URL once it is settled. Undefined when the server does not show it, or when it
  * is not settled in time. Never rejects.
  */
 async function findPayment(url: URL, token: string, now: () => number) {
-  const until = now() + settleMs
-  for (;;) {
-    const payment = await readPayment(url, token)
-    if (payment === undefined) return undefined
-    const receipt = receiptOf(payment)
-    const state = Json.member(payment, 'state')
-    if (receipt !== undefined || ended.some((each) => each === state))
-      return {
-        charge: Charge.ofPayment(payment),
-        /** JSON of the receipt, or its value as a header has it. */
-        receipt,
-        /** The charge could not be settled, and never will be. */
-        isFailed: state === 'failed' || state === 'expired',
-      }
-    if (now() + pauseMs >= until) return undefined
-    await Bun.sleep(pauseMs)
+  const read = () => fetchJson(url, { 'payment-token': token })
+  const isEnded = (payment: Json.JsonObject | undefined) =>
+    payment === undefined || receiptOf(payment) !== undefined || ended.has(payment.state)
+  const payment = await poll({ now, waitMs: settleMs, pauseMs }, read, isEnded)
+  if (payment === undefined || !isEnded(payment)) return undefined
+  const { state } = payment
+  return {
+    charge: Charge.ofPayment(payment),
+    /** JSON of the receipt, or its value as a header has it. */
+    receipt: receiptOf(payment),
+    /** The charge could not be settled, and never will be. */
+    isFailed: state === 'failed' || state === 'expired',
   }
 }
 
-async function readPayment(url: URL, token: string): Promise<Json.JsonObject | undefined> {
+/** Undefined where the server has no such document. Its levels have no limit. */
+async function fetchJson(
+  url: URL,
+  headers: Readonly<Record<string, string>> = {},
+): Promise<Json.JsonObject | undefined> {
   try {
-    const response = await fetch(url, {
-      headers: { 'payment-token': token },
-      redirect: 'manual',
-      signal: AbortSignal.timeout(10_000),
-    })
-    return response.ok ? Json.parse(await readAnswerText(response)) : undefined
+    const signal = AbortSignal.timeout(10_000)
+    const response = await fetch(url, { headers, redirect: 'manual', signal })
+    const json: unknown = response.ok ? JSON.parse(await readAnswerText(response)) : undefined
+    return Json.isObject(json) ? json : undefined
   } catch {
     return undefined
   }
@@ -288,21 +287,11 @@ export function settlementOf(encoded: string): string | undefined {
 /** Address that signs receipts, according to the server's documents. */
 export async function publishedSigner(url: URL): Promise<Address | undefined> {
   for (const path of ['/.well-known/x402', '/openapi.json']) {
-    try {
-      const response = await fetch(new URL(path, url), {
-        redirect: 'manual',
-        signal: AbortSignal.timeout(10_000),
-      })
-      if (!response.ok) continue
-      const json: unknown = JSON.parse(await readAnswerText(response))
-      if (!Json.isObject(json)) continue
-      const info = Json.member(json, 'x-service-info')
-      const value = Json.member(Json.isObject(info) ? info : json, 'receiptSigner')
-      const address = AddressText.parse(value)
-      if (address !== undefined) return address
-    } catch {
-      // The server has no such document.
-    }
+    const json = (await fetchJson(new URL(path, url))) ?? {}
+    const info = Json.member(json, 'x-service-info')
+    const value = Json.member(Json.isObject(info) ? info : json, 'receiptSigner')
+    const address = AddressText.parse(value)
+    if (address !== undefined) return address
   }
   return undefined
 }

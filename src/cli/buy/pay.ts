@@ -13,7 +13,7 @@ import * as Credential from './Credential'
 import { type ChannelFiles, openChannelFiles, stateFile } from './channel-files'
 import { useEntitlement } from './entitlement'
 import { chooseFunded } from './funds'
-import { isAmount, readKey, readWays } from './key'
+import { isAmount, payKeyIn, readKey, readWays } from './key'
 import { type BuyRequest, finishPurchase, oneLine, problemOf, say } from './outcome'
 import * as SignIn from './SignIn'
 import * as Terms from './Terms'
@@ -21,6 +21,8 @@ import * as Voucher from './Voucher'
 
 /** `ask` asks on the terminal; undefined without one. */
 type Options = Run<'pay'> & { ask: ReturnType<typeof question> }
+
+type Buyer = Wallet & { files: ChannelFiles }
 
 /** The most that is signed without --max, in dollars: after a question, and without one. */
 const most = { asked: '1', unasked: '0.01' }
@@ -103,12 +105,15 @@ async function buy(purchase: BuyRequest, options: Options): Promise<number> {
   const { rpc, 'dry-run': isRehearsal, key, env } = options
   // Without a key a rehearsal does not consider the balances of the wallet.
   const isKeyless = isRehearsal && key === undefined && readEnv(env)('PAY_KEY') === undefined
-  const wallet = isKeyless ? undefined : { privateKey: keyOf(options), rpc, now: purchase.now }
+  const privateKeyOf = () =>
+    key === undefined ? payKeyIn(env, '--key HEX or PAY_KEY.') : readKey(key)
+  const common = { rpc, now: purchase.now, files: openChannelFiles(stateFile({ env })) }
+  const wallet = isKeyless ? undefined : { ...common, privateKey: privateKeyOf() }
   let asked = await send(purchase, {})
   if (!isRehearsal && wallet !== undefined) asked = await signIn(asked, purchase, wallet, options)
   if (asked.status !== 402) return finishPurchase(asked, purchase, undefined)
   const offered = await read(asked)
-  const terms = await choose(offered, purchase, wallet, options)
+  const terms = await choose(offered, purchase, wallet)
   if (isRehearsal || wallet === undefined) {
     if (!options['no-sign-in'] && SignIn.read(asked.headers, purchase.url) !== undefined)
       say('sign-in    before a payment: the wallet may have this without one')
@@ -131,7 +136,7 @@ async function buy(purchase: BuyRequest, options: Options): Promise<number> {
     const again = await send(purchase, {})
     if (again.status !== 402) return finishPurchase(again, purchase, undefined)
     const same = (await read(again)).filter((other) => Terms.isSame(other, terms))
-    fresh = await choose(same, purchase, wallet, options)
+    fresh = await choose(same, purchase, wallet)
   }
   const paid = await payBy(fresh, purchase, wallet, permit)
   return finishPurchase(paid.response, purchase, paid.credential)
@@ -141,14 +146,14 @@ async function buy(purchase: BuyRequest, options: Options): Promise<number> {
 async function payByChannel(
   terms: Terms.Terms,
   purchase: BuyRequest,
-  wallet: Wallet,
+  wallet: Buyer,
   options: Options,
 ): Promise<number> {
   const { url, method, body, max } = purchase
   const { asset, payTo } = terms
   const atomic = (amount: string) => Amount.fromDecimal(amount, asset.decimals)
   const hash = new Bun.CryptoHasher('sha256').update(JSON.stringify([method, url.href, body ?? '']))
-  const common = { ...wallet, terms, url: url.href, request: hash.digest('hex') }
+  const bought = { ...wallet, terms, url: url.href, request: hash.digest('hex') }
   say(`402        ${Terms.describe(terms)}`)
   const allow = async ({ amountAtomic }: Voucher.Deposit, id: string) => {
     const amount = Terms.amountOf(terms, amountAtomic)
@@ -165,10 +170,10 @@ async function payByChannel(
   const depositAtomic = options.deposit === undefined ? undefined : atomic(options.deposit)
   const paid = { terms, payer: Crypto.addressOf(wallet.privateKey) }
   return buyByChannel<Response, number>(
-    { ...common, files: filesOf(options), depositAtomic, allow },
+    { ...bought, depositAtomic, maxAtomic: atomic(max.amount), allow },
     {
-      send: async (payment, key) => {
-        const answer = await sendPayment(payment, key, purchase, { terms, wallet })
+      send: async (sent) => {
+        const answer = await sendVoucher(sent, purchase, terms, wallet)
         return { answer, reply: await replyOf(answer) }
       },
       finish: async (answer, { state, chargedAtomic, fault }) => {
@@ -183,13 +188,14 @@ async function payByChannel(
 }
 
 /** Sends a payment by a channel. Approves Permit2 for its deposit where that is missing. */
-async function sendPayment(
-  payment: Json.JsonObject,
-  key: string,
+async function sendVoucher(
+  { payment: text, idempotencyKey: key }: Voucher.Sent,
   purchase: BuyRequest,
-  { terms, wallet }: { terms: Terms.Terms; wallet: Wallet },
+  terms: Terms.Terms,
+  wallet: Wallet,
 ): Promise<Response> {
   const header = 'payment-signature'
+  const payment: Json.JsonObject = JSON.parse(text)
   const response = await present(purchase, { header, value: encodeJson(payment) }, key)
   if (!(await lacksAllowance(response, terms))) return response
   const deposit = Json.optional(Json.read(payment, 'payload', 'object'), 'deposit', 'object')
@@ -202,10 +208,6 @@ async function sendPayment(
     ? { ...payment, extensions: Credential.withPermit(extensions, await signPermit(whole, wallet)) }
     : payment
   return present(purchase, { header, value: encodeJson(permitted) }, key)
-}
-
-function filesOf({ env }: Options): ChannelFiles {
-  return openChannelFiles(stateFile({ env }))
 }
 
 /**
@@ -306,12 +308,6 @@ function invalidParams(body: string): string {
   }
 }
 
-function keyOf({ key, env }: Options): Uint8Array {
-  const hex = key ?? readEnv(env)('PAY_KEY')
-  if (hex === undefined) throw new PayError('A private key is needed: --key HEX or PAY_KEY.')
-  return readKey(hex)
-}
-
 /**
  * The first terms that are wanted, within the limit, and covered by the wallet. Throws a PayError
  * that lists what was offered.
@@ -319,8 +315,7 @@ function keyOf({ key, env }: Options): Uint8Array {
 async function choose(
   offered: readonly Terms.Terms[],
   purchase: BuyRequest,
-  wallet: Wallet | undefined,
-  options: Options,
+  wallet: Buyer | undefined,
 ): Promise<Terms.Terms> {
   if (offered.length === 0) throw new PayError('The 402 has no offer that this buyer can pay.')
   const wanted = offered
@@ -335,8 +330,7 @@ async function choose(
   if (first === undefined) throw new PayError(`${max.exceeded}:`, wanted)
   if (wallet === undefined) return first
   const open = [first, ...others].find(
-    (terms) =>
-      terms.scheme === 'channel' && hasChannel({ terms, files: filesOf(options), ...wallet }),
+    (terms) => terms.scheme === 'channel' && hasChannel({ terms, ...wallet }),
   )
   if (open !== undefined) return open
   const payer = Crypto.addressOf(wallet.privateKey)

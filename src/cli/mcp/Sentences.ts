@@ -21,7 +21,7 @@ export type Limits = {
 }
 
 export function dollars(micros: bigint): string {
-  return Amount.toDecimal(micros, 6).replace(/(\.\d\d\d*?)0+$/, '$1')
+  return Amount.toShort(micros, 6)
 }
 
 /** The next midnight of UTC. */
@@ -183,10 +183,36 @@ export function fromChannel(charged: string, left: string): string {
   return `${charged} from a channel with ${left} left, whose deposit counts as spent`
 }
 
-/** A call by a channel that was not served. `isOpen`: the same call presents the same voucher. */
-export function notByChannel(what: string, amount: string, isOpen: boolean): string {
-  const next = isOpen ? ` A voucher of ${amount} is signed. ${same}` : ' Nothing was charged.'
-  return `${what}${next}`
+/**
+ * A call by a channel that was not served. `isOpen`: the same call presents the same voucher. `taken`: what
+ * the gateway has shown as charged for it.
+ */
+export function notByChannel(
+  what: string,
+  amount: string,
+  isOpen: boolean,
+  taken: string | undefined,
+): string {
+  if (isOpen) return `${what} A voucher of ${amount} is signed. ${same}`
+  if (taken === undefined) return `${what} Nothing was charged.`
+  return `${what} The gateway has shown ${taken} as charged for this call.`
+}
+
+export function disbelieved(fault: string, amount: string): string {
+  return `The gateway is not believed: ${fault}. A voucher of ${amount} is signed. Nothing was delivered.`
+}
+
+/** A voucher was sent for the call, and what it pays from cannot be used now. */
+export function onlyFrom(channel: string, why = 'The gateway does not offer it now.'): string {
+  return (
+    `${why} A voucher of the channel ${channel} was sent for this call, so nothing else pays for it. ` +
+    'Call the same tool with the same arguments later, or ask the user to close that channel with ' +
+    'turnpike channels close.'
+  )
+}
+
+export function depositTooHigh(amount: string): string {
+  return `The channel needs a deposit of ${amount}, which is above --deposit.`
 }
 
 /** The last sentence of an answer that the wallet has without a payment. `entitlement`: how. */
@@ -224,6 +250,7 @@ function validUntil({ validBefore }: Stored): string {
   return time(validBefore * 1000)
 }
 
-function time(ms: number): string {
+/** `2026-11-29T11:45:00Z`, without the fraction of a whole second. */
+export function time(ms: number): string {
   return new Date(ms).toISOString().replace('.000Z', 'Z')
 }

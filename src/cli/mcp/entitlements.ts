@@ -4,8 +4,7 @@ import { useEntitlement } from '../buy/entitlement'
 import { problemOf } from '../buy/outcome'
 import * as SignIn from '../buy/SignIn'
 import * as Answer from './Answer'
-import type { Catalogue } from './catalogue'
-import type { GatewayClient } from './gateway'
+import { type BuyerOptions, type CallResult, refusal, type Wanted } from './call'
 import * as Sentences from './Sentences'
 import * as Text from './Text'
 
@@ -15,24 +14,10 @@ import * as Text from './Text'
  */
 export type Entitlements = ReturnType<typeof createEntitlements>
 
-type Options = {
-  gateway: GatewayClient
-  catalogue: Catalogue
-  privateKey: Uint8Array
-  network: string | undefined
-  /** Unix ms. */
-  now: () => number
-}
+type Options = Pick<BuyerOptions, 'gateway' | 'catalogue' | 'privateKey' | 'network' | 'now'>
 
-type Called = {
-  name: string
-  args: Json.JsonObject
-  /** The offers of the call. */
-  required: Json.JsonObject
-  signal: AbortSignal
-}
-
-type Result = { content: readonly Answer.Content[]; isError?: boolean }
+/** `required`: the offers of the call. */
+type Called = Wanted & { id: string; required: Json.JsonObject; signal: AbortSignal }
 
 /** How long a tool is paid for without another look, unless something is bought, ms. */
 const idleMs = 600_000
@@ -46,8 +31,8 @@ export function createEntitlements(options: Options) {
   const bought = new Set<string>()
   return {
     /** The answer without a payment; undefined when the call is to be paid for. Never throws. */
-    async use(id: string, called: Called): Promise<Result | undefined> {
-      const { name } = called
+    async use(called: Called): Promise<CallResult | undefined> {
+      const { id, name } = called
       if (!catalogue.isEntitled(name)) return undefined
       if (now() < (found.get(name)?.dueAt ?? 0) && !bought.has(id)) return undefined
       const { result, text } = await use(options, called)
@@ -70,7 +55,7 @@ export function createEntitlements(options: Options) {
 async function use(
   { gateway, privateKey, network }: Options,
   { args, required, signal }: Called,
-): Promise<{ result?: Result; text: string }> {
+): Promise<{ result?: CallResult; text: string }> {
   const url = URL.parse(String(Json.member(Answer.child(required, 'resource'), 'url')))
   if (url?.origin !== gateway.origin) return { text: 'nothing, it is sold at another address' }
   let isSigned = false
@@ -86,7 +71,7 @@ async function use(
   } catch {
     const text = signal.aborted ? 'The call was cancelled.' : `${url.origin} cannot be reached.`
     // A use may have been counted, so that the call is not paid for at once.
-    const result = { isError: true, content: [Answer.note(Sentences.unreachable(text))] }
+    const result = refusal(Sentences.unreachable(text))
     return isSigned || signal.aborted ? { result, text } : { text }
   }
 }
@@ -107,13 +92,16 @@ function requestOf(
   }
 }
 
-async function answered(response: Response, url: URL): Promise<{ result: Result; text: string }> {
+async function answered(
+  response: Response,
+  url: URL,
+): Promise<{ result: CallResult; text: string }> {
   const entitlement = response.headers.get('payment-entitlement')
   if (!response.ok && entitlement === null) {
     const { code, detail, reason = '' } = await problemOf(response)
     const text = Sentences.said({ code, detail, reason })
-    const content = [Answer.note(`${text} Nothing was paid. Call again to try once more.`)]
-    return { result: { isError: true, content }, text: code }
+    const result = refusal(`${text} Nothing was paid. Call again to try once more.`)
+    return { result, text: code }
   }
   const text = Text.line(SignIn.describe(entitlement ?? 'kind=again'), 100)
   const { content, truncated } = await readContent(response, url.href, () => true)

@@ -1,25 +1,28 @@
 import type { Client } from '../../chain/client'
 import * as Receipt from '../../chain/receipt'
-import { publicRpcOf } from '../../config/builtin'
 import * as Transfer from '../../protocol/Transfer'
-import { askNodes, isNonceUsed } from '../nodes'
-import type { Fate, Stored } from './spending'
+import { askChain, isNonceUsed, readReceipt } from '../nodes'
+import type { Fate, Spending, Stored } from './spending'
 
 /**
  * The state of signed payments on the chain. A gateway's own statement does not lower the counted
  * amounts, because it may settle later a payment that it called unpaid.
  */
 
-/** After this time beyond `validBefore` a reorganisation cannot bring the payment back. */
-const marginSeconds = 120
 /** Longest time of all reads, because a call of the client waits for them, ms. */
 const allMs = 20_000
+
+/** Records what the chain proves of the payments of the day. Never rejects for a silent node. */
+export async function settleByChain(spending: Spending, rpc: string | undefined): Promise<void> {
+  const fates = await findFates(spending.unsettled(), rpc)
+  for (const [id, fate] of fates) spending.settle(id, fate)
+}
 
 /**
  * The fates that are certain now, by the id of the payment. Leaves a payment out when its node does
  * not answer. Never rejects. `rpc` replaces the public node.
  */
-export async function findFates(
+async function findFates(
   payments: readonly Stored[],
   rpc: string | undefined,
 ): Promise<ReadonlyMap<string, Fate>> {
@@ -27,32 +30,23 @@ export async function findFates(
   const late = AbortSignal.timeout(allMs)
   const networks = [...new Set(payments.map(({ network }) => network))]
   await Promise.all(
-    networks.map(async (network) => {
-      const url = rpc ?? publicRpcOf(network)
-      if (url === undefined) return
-      await askNodes([url], async (client) => {
-        const chainId = await client.call('eth_chainId', [])
-        if (!Receipt.isHex(chainId) || `eip155:${BigInt(chainId)}` !== network) return
+    networks.map((network) =>
+      askChain(network, rpc, async (client) => {
         for (const payment of payments.filter((each) => each.network === network)) {
           if (late.aborted) return
           const fate = await findFate(client, payment)
           if (fate !== undefined) fates.set(payment.id, fate)
         }
-      })
-    }),
+      }),
+    ),
   )
   return fates
 }
 
 async function findFate(client: Client, payment: Stored): Promise<Fate | undefined> {
-  const block = Receipt.parseBlock(await client.call('eth_getBlockByNumber', ['latest', false]))
-  if (block === undefined) return undefined
-  const isUsed = await isNonceUsed(client, payment, `0x${block.number.toString(16)}`)
+  const isUsed = await isNonceUsed(client, payment, payment.validBefore)
   if (isUsed === undefined) return undefined
-  if (!isUsed) {
-    const isPast = block.timestamp > BigInt(payment.validBefore + marginSeconds)
-    return isPast ? { kind: 'void' } : undefined
-  }
+  if (!isUsed) return { kind: 'void' }
   if (payment.scheme !== 'upto') return { kind: 'charged', micros: payment.signedMicros }
   return findCharge(client, payment)
 }
@@ -61,7 +55,7 @@ async function findFate(client: Client, payment: Stored): Promise<Fate | undefin
 async function findCharge(client: Client, payment: Stored): Promise<Fate | undefined> {
   const { transaction, nonce, payer, asset, signedMicros } = payment
   if (transaction === undefined) return undefined
-  const receipt = Receipt.parse(await client.call('eth_getTransactionReceipt', [transaction]))
+  const receipt = await readReceipt(client, transaction)
   if (receipt?.success !== true) return undefined
   const sent = Receipt.parseTransaction(
     await client.call('eth_getTransactionByHash', [transaction]),

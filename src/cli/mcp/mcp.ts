@@ -1,9 +1,8 @@
-import { type Env, readEnv } from '../../config/env'
 import { isLoopback } from '../../config/values'
 import * as Amount from '../../protocol/Amount'
 import * as Crypto from '../../protocol/Crypto'
 import { openChannelFiles, stateFile } from '../buy/channel-files'
-import { isAmount, readKey, readWays } from '../buy/key'
+import { isAmount, payKeyIn, readWays } from '../buy/key'
 import { say } from '../buy/outcome'
 import { CommandError, failed } from '../Command'
 import type { Run } from '../commands'
@@ -30,7 +29,7 @@ export async function mcp(options: Options): Promise<number> {
   let spending: Spending | undefined
   try {
     const parsed = parse(options)
-    const privateKey = keyOf(options.env)
+    const privateKey = payKeyIn(options.env, howToSetKey)
     spending = openSpending(stateFile(options), options.now)
     const files = openChannelFiles(spending.file)
     await serve(parsed, { privateKey, spending, files, now: options.now })
@@ -68,15 +67,9 @@ function microsOf(option: string, text: string): bigint {
   return Amount.fromDecimal(text, 6)
 }
 
-function keyOf(env: Env): Uint8Array {
-  const hex = readEnv(env)('PAY_KEY')
-  if (hex === undefined)
-    throw new CommandError(
-      'A private key is needed: set PAY_KEY, or PAY_KEY_FILE to a file that has it. Use a wallet of ' +
-        'its own for the agent, with no more money than it may spend.',
-    )
-  return readKey(hex)
-}
+const howToSetKey =
+  'set PAY_KEY, or PAY_KEY_FILE to a file that has it. Use a wallet of its own for the agent, with no ' +
+  'more money than it may spend.'
 
 async function serve(
   { url, limits, ...ways }: ReturnType<typeof parse>,

@@ -3,6 +3,7 @@ import { chmodSync, closeSync, mkdirSync, openSync, statSync } from 'node:fs'
 import { dirname } from 'node:path'
 import type { Address, Hex } from 'viem'
 import { codeOf } from '../../config/env'
+import * as Amount from '../../protocol/Amount'
 import { CommandError } from '../Command'
 
 /**
@@ -24,18 +25,18 @@ export type Payment = {
   network: string
   asset: Address
   method: 'eip3009' | 'permit2'
-  /** `channel`: a deposit into one, which is its `call`. */
+  /** `channel`: a deposit into one, which is its `call`, or a call that is paid from one. */
   scheme: 'exact' | 'upto' | 'channel'
   payer: Address
   payee: Address
   nonce: Hex
-  /** Millionths of a dollar that were signed; with `upto`, the ceiling. */
+  /** Millionths of a dollar that were signed; with `upto`, the ceiling; 0 from a channel. */
   signedMicros: bigint
   /** The amount as text, e.g. `0.005000 USDC`. */
   amount: string
   /** Unix seconds after which it cannot be settled. */
   validBefore: number
-  /** JSON of the x402 payment: the only form in which it is ever sent. */
+  /** JSON of the x402 payment: the only form in which it is ever sent. From a channel, its id. */
   credential: string
 }
 
@@ -135,7 +136,7 @@ export function openSpending(file: string, now: () => number, busyMs = 5_000) {
     chmodSync(file, 0o600)
     db = new Database(file, { readwrite: true, strict: true, safeIntegers: true })
     db.run(`PRAGMA busy_timeout = ${busyMs}`)
-    db.run('PRAGMA journal_mode = WAL')
+    beginLog(db, busyMs)
     // A crash of the machine must not forget a payment that was sent.
     db.run('PRAGMA synchronous = FULL')
     prepare(db, file)
@@ -150,6 +151,19 @@ export function openSpending(file: string, now: () => number, busyMs = 5_000) {
     if (error instanceof SpendingError) throw error
     throw new SpendingError(`The state file ${file} cannot be used (${codeOf(error)}).`)
   }
+}
+
+/** SQLite does not wait by itself where another process begins the log of a new file. */
+function beginLog(db: Database, busyMs: number): void {
+  const stepMs = 5
+  for (let waitedMs = 0; ; waitedMs += stepMs)
+    try {
+      db.run('PRAGMA journal_mode = WAL')
+      return
+    } catch (error) {
+      if (codeOf(error) !== 'SQLITE_BUSY' || waitedMs >= busyMs) throw error
+      Bun.sleepSync(stepMs)
+    }
 }
 
 function prepare(db: Database, file: string): void {
@@ -195,7 +209,7 @@ function from(db: Database, file: string, now: () => number) {
   // Includes payments of later days, so that a clock that is set back does not free the limit.
   const sum = db.query<{ total: bigint; payments: bigint }, [string]>(
     'SELECT COALESCE(SUM(CAST(used_micros AS INTEGER)), 0) AS total, COUNT(*) AS payments ' +
-      'FROM payments WHERE day >= ?',
+      "FROM payments WHERE day >= ? AND signed_micros <> '0'",
   )
   const spentOn = (day: string) => {
     const { total = 0n, payments = 0n } = sum.get(day) ?? {}
@@ -211,12 +225,25 @@ function from(db: Database, file: string, now: () => number) {
     if (unfinished) return { kind: 'unfinished', payment: unfinished }
     const day = dayOf()
     const { spentMicros } = spentOn(day)
-    if (spentMicros + payment.signedMicros > limitMicros) return { kind: 'limit', spentMicros }
+    const { signedMicros } = payment
+    if (signedMicros > 0n && spentMicros + signedMicros > limitMicros)
+      return { kind: 'limit', spentMicros }
     insert(db, payment, day, now())
     // The payment is read back, so that only stored bytes leave the process.
     const written = findUnfinished(payment.call)
     if (written === undefined) throw new Error('a payment was not written')
     return { kind: 'reserved', payment: written }
+  })
+  const refund = db.transaction((channel: string, micros: bigint) => {
+    let left = micros
+    // A deposit that may still arrive counts whole: only the chain makes one final.
+    const ofToday =
+      "WHERE call = ? AND day >= ? AND scheme = 'channel' AND is_final = 1 ORDER BY signed_at DESC"
+    for (const { id, usedMicros } of select(ofToday, channel, dayOf())) {
+      const part = Amount.least(left, usedMicros)
+      left -= part
+      db.run('UPDATE payments SET used_micros = ? WHERE id = ?', [String(usedMicros - part), id])
+    }
   })
   return {
     file,
@@ -234,7 +261,12 @@ function from(db: Database, file: string, now: () => number) {
     settle: (id: string, fate: Fate) => guarded(file, () => settle(db, id, fate)),
     /** Counts what a channel gave back against its deposits of today, the newest first. */
     refund: (channel: string, micros: bigint) =>
-      guarded(file, () => refund(db, dayOf(), channel, micros)),
+      guarded(file, () => refund.immediate(channel, micros)),
+    /**
+     * Gives up the calls that are paid from a channel, whose vouchers are void while it is empty. Returns
+     * whether there was one.
+     */
+    leave: (channel: string) => guarded(file, () => db.run(leave, [channel]).changes > 0),
     /** Unfinished payments, the newest first; at most 100. */
     unfinished: () => select(`WHERE ${isOpen} ORDER BY signed_at DESC LIMIT 100`),
     close: () => db.close(),
@@ -247,7 +279,7 @@ function insert(db: Database, payment: Payment, day: string, now: number): void 
     `INSERT INTO payments (id, call, tool, args, network, asset, method, scheme, payer, payee, nonce,
      signed_micros, used_micros, amount, valid_before, credential, state, is_final, day, signed_at)
      VALUES ($id, $call, $tool, $args, $network, $asset, $method, $scheme, $payer, $payee, $nonce,
-     $micros, $micros, $amount, $validBefore, $credential, 'open', 0, $day, $now)`,
+     $micros, $micros, $amount, $validBefore, $credential, 'open', $micros = '0', $day, $now)`,
   ).run({ ...texts, micros: String(signedMicros), day, now })
 }
 
@@ -278,24 +310,8 @@ function settle(db: Database, id: string, fate: Fate): void {
   ).run(id)
 }
 
-function refund(db: Database, day: string, channel: string, micros: bigint): void {
-  const lower = db.transaction(() => {
-    const deposits = db
-      .query<{ id: string; used: string }, [string, string]>(
-        `SELECT id, used_micros AS used FROM payments
-         WHERE call = ? AND day >= ? AND scheme = 'channel' ORDER BY signed_at DESC`,
-      )
-      .all(channel, day)
-    let left = micros
-    for (const { id, used } of deposits) {
-      const part = left < BigInt(used) ? left : BigInt(used)
-      left -= part
-      const set = 'UPDATE payments SET used_micros = ?, is_final = 1 WHERE id = ?'
-      db.query(set).run(String(BigInt(used) - part), id)
-    }
-  })
-  lower.immediate()
-}
+const leave =
+  "UPDATE payments SET state = 'over', credential = '' WHERE credential = ? AND state = 'open'"
 
 function storedOf({ tx, token, until, ...row }: Row): Stored {
   return {

@@ -2,7 +2,7 @@ import { isTable } from '../../config/reader'
 import * as Format from '../../schema/Format'
 import * as JsonSchema from '../../schema/JsonSchema'
 import * as Pattern from '../../schema/Pattern'
-import { at, brief, isNumber, isScalar, type Table } from './Value'
+import { brief, isNumber, isScalar, type Table } from './Value'
 
 /**
  * A schema of a specification in the part of JSON Schema that a file can have: without references,
@@ -32,7 +32,7 @@ function read(run: Run, schema: unknown): Table {
   const inner = { ...run, open: [...run.open, schema] }
   const result =
     typeof schema.$ref === 'string'
-      ? merge([own(inner, schema), read(inner, at(run.root, schema.$ref))])
+      ? merge([own(inner, schema), read(inner, JsonSchema.valueAt(run.root, schema.$ref))])
       : own(inner, schema)
   run.left = inner.left
   return result
@@ -207,7 +207,10 @@ export function sample(
   open: readonly unknown[] = [],
   budget = { left: schemasMax },
 ): unknown {
-  const found = isTable(schema) && typeof schema.$ref === 'string' ? at(root, schema.$ref) : schema
+  const found =
+    isTable(schema) && typeof schema.$ref === 'string'
+      ? JsonSchema.valueAt(root, schema.$ref)
+      : schema
   if (!isTable(found) || open.length > levelsMax || open.includes(found)) return undefined
   if (--budget.left < 0) return undefined
   const inner = [...open, found]

@@ -1,4 +1,5 @@
 import { isTable } from '../../config/reader'
+import { valueAt } from '../../schema/JsonSchema'
 
 /** Values of a specification. */
 
@@ -10,28 +11,9 @@ export function follow(root: Table, value: unknown): Table | undefined {
   for (let steps = 0; steps < 20; steps++) {
     if (!isTable(found)) return undefined
     if (typeof found.$ref !== 'string') return found
-    found = at(root, found.$ref)
+    found = valueAt(root, found.$ref)
   }
   return undefined
-}
-
-/** The value at a reference such as `#/components/schemas/Pet`. */
-export function at(root: Table, reference: string): unknown {
-  let found: unknown = root
-  for (const part of reference.split('/').slice(1)) {
-    const name = decode(part).replaceAll('~1', '/').replaceAll('~0', '~')
-    if (typeof found !== 'object' || found === null || !Object.hasOwn(found, name)) return undefined
-    found = (found as Table)[name]
-  }
-  return found
-}
-
-function decode(part: string): string {
-  try {
-    return decodeURIComponent(part)
-  } catch {
-    return part
-  }
 }
 
 export function isNumber(value: unknown): value is number {

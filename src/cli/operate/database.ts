@@ -62,10 +62,10 @@ export function deskKeyFault(config: Pick<Config, 'stock'>, env: Env): string | 
 /** A command on the database of a service that may be running: a file, unless `env` names a server. */
 type Beside = Pick<Context, 'dataDir' | 'now' | 'env'>
 
-type Use<Opened> = (opened: Opened) => Promise<number>
+type Use<Opened, T> = (opened: Opened) => Promise<T>
 
-/** Runs a command on the ledger. Returns its exit code. */
-export async function withLedger(options: Beside, use: Use<Ledger>): Promise<number> {
+/** Runs a command on the ledger. Returns what it returns, such as its exit code. */
+export async function withLedger<T>(options: Beside, use: Use<Ledger, T>): Promise<T> {
   const target = await findTarget(options.env)
   const { ledger, close } =
     target === undefined
@@ -75,7 +75,7 @@ export async function withLedger(options: Beside, use: Use<Ledger>): Promise<num
 }
 
 /** Runs a command on the figures of sales, which cannot be written. */
-export async function withSales(options: Beside, use: Use<SalesReads>): Promise<number> {
+export async function withSales<T>(options: Beside, use: Use<SalesReads, T>): Promise<T> {
   const target = await findTarget(options.env)
   const { sales, close } =
     target === undefined

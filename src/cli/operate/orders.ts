@@ -5,6 +5,7 @@ import * as Amount from '../../protocol/Amount'
 import * as Order from '../../stock/Order'
 import { CommandError } from '../Command'
 import type { Run } from '../commands'
+import { poll } from '../poll'
 import { withLedger } from './database'
 
 type Options = Run<'orders'>
@@ -94,11 +95,9 @@ async function jobsOf({ jobs }: Ledger, order: StoredOrder): Promise<JobRow[]> {
   const ids = [Order.swapId(order)]
   for (let attempt = 1; attempt <= Math.max(1, order.refundAttempts); attempt++)
     ids.push(Order.refundId({ ...order, refundAttempts: attempt }))
-  const found: JobRow[] = []
-  for (const id of ids) {
-    const job = await jobs.find(id)
-    if (job !== undefined) found.push(job)
-  }
+  const found = (await Promise.all(ids.map((id) => jobs.find(id)))).filter(
+    (job) => job !== undefined,
+  )
   return found.sort((left, right) => left.nonce - right.nonce)
 }
 
@@ -134,25 +133,21 @@ async function retry(
     out(`${id} is ${state}: only an order that is held can be retried`)
     return 1
   }
-  const until = now() + waitMs
-  for (;;) {
-    const current = await stored.find(id)
-    const isOver = now() >= until
-    // A result that was read from the chain is recorded within a moment.
-    const isDeciding =
-      current?.state === 'swapping' ||
-      (current?.state === 'refunding' && current.refundTx !== undefined)
-    if (current?.retryAt === undefined && (isOver || !isDeciding)) {
-      const { heldReason } = current ?? {}
-      out(`${id} is ${current?.state}${heldReason === undefined ? '' : `: ${heldReason}`}`)
-      if (heldReason === undefined) return 0
-      out(advice[heldReason])
-      return 1
-    }
-    if (isOver) {
-      out('No effect yet: no service is running, or no node answers. The request stays.')
-      return 1
-    }
-    await Bun.sleep(100)
+  const current = await poll({ now, waitMs }, () => stored.find(id), isDecided)
+  if (current?.retryAt !== undefined) {
+    out('No effect yet: no service is running, or no node answers. The request stays.')
+    return 1
   }
+  const { heldReason } = current ?? {}
+  out(`${id} is ${current?.state}${heldReason === undefined ? '' : `: ${heldReason}`}`)
+  if (heldReason === undefined) return 0
+  out(advice[heldReason])
+  return 1
+}
+
+/** A result that was read from the chain is recorded within a moment. */
+function isDecided(order: StoredOrder | undefined): boolean {
+  const { state, retryAt, refundTx } = order ?? {}
+  const isDeciding = state === 'swapping' || (state === 'refunding' && refundTx !== undefined)
+  return retryAt === undefined && !isDeciding
 }

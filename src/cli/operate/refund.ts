@@ -7,6 +7,7 @@ import * as Refunds from '../../refunds/Refund'
 import { requestRefund, retryRefund } from '../../refunds/request'
 import { CommandError } from '../Command'
 import type { Run } from '../commands'
+import { poll } from '../poll'
 import { configurationOf } from '../words'
 import { withLedger } from './database'
 
@@ -60,19 +61,16 @@ async function show(
   { operand: id, json, now, out }: Options,
   waitMs: number,
 ): Promise<number> {
-  const until = now() + waitMs
-  for (;;) {
-    const found = await refunds.find(id)
-    if (found === undefined) throw new CommandError(`${id} has no refund`)
-    const isOver = found.state === 'refunded' || found.state === 'failed'
-    if (!isOver && now() < until) {
-      await Bun.sleep(100)
-      continue
-    }
-    out(json ? JSON.stringify(jsonOf(found)) : lineOf(found))
-    if (!json && !isOver) out(pending)
-    return found.state === 'failed' ? 1 : 0
-  }
+  const found = await poll({ now, waitMs }, () => refunds.find(id), isOver)
+  if (found === undefined) throw new CommandError(`${id} has no refund`)
+  out(json ? JSON.stringify(jsonOf(found)) : lineOf(found))
+  if (!json && !isOver(found)) out(pending)
+  return found.state === 'failed' ? 1 : 0
+}
+
+/** Whether nothing more is sent for a refund. */
+export function isOver(found: Refund | undefined): boolean {
+  return found?.state !== 'requested' && found?.state !== 'sent'
 }
 
 const pending = `The running service sends it when the payment is reorg_depth blocks deep and the account

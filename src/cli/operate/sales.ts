@@ -32,12 +32,10 @@ export async function sales(options: Run<'sales'>): Promise<number> {
     const report = await readBooks({ ...period, by, attempts })
     return (csv ? reportCsv : json ? reportJson : reportText)(report)
   }
-  return withSales(options, async (sales) => {
-    const text = await read(sales)
-    // It ends its last line itself.
-    out(text.slice(0, -1))
-    return 0
-  })
+  const text = await withSales(options, read)
+  // It ends its last line itself.
+  out(text.slice(0, -1))
+  return 0
 }
 
 /** Throws CommandError for another text. */

@@ -3,6 +3,7 @@ import type { Message } from '../../../db/webhooks'
 import { dayMs } from '../../protocol/Time'
 import { CommandError } from '../Command'
 import type { Run } from '../commands'
+import { poll } from '../poll'
 import { withLedger } from './database'
 
 /** Messages of each state that `list` shows. */
@@ -60,18 +61,10 @@ async function resend(
   const before = await webhooks.resend(id, { at, expiresAt: at + dayMs })
   if (before === undefined)
     throw new CommandError(`there is no message ${id}: see turnpike webhooks list`)
-  const until = now() + waitMs
-  for (;;) {
-    const current = await webhooks.find(id)
-    if (current === undefined) return 1
-    if (current.attempts > before.attempts || current.state !== 'waiting') {
-      out(lineOf(current))
-      return current.state === 'delivered' ? 0 : 1
-    }
-    if (now() >= until) {
-      out(noEffect)
-      return 1
-    }
-    await Bun.sleep(100)
-  }
+  const isTried = (current: Message | undefined) =>
+    current?.state !== 'waiting' || current.attempts > before.attempts
+  const current = await poll({ now, waitMs }, () => webhooks.find(id), isTried)
+  if (current === undefined) return 1
+  out(isTried(current) ? lineOf(current) : noEffect)
+  return current.state === 'delivered' ? 0 : 1
 }

@@ -11,7 +11,6 @@ import {
   findRelayerKeys,
   loadSecrets,
 } from '../../config/env'
-import { index, lineOf } from '../../config/lines'
 import { format, parseConfig } from '../../config/merchants'
 import { warningsOf } from '../../config/warnings'
 import * as Route from '../../gateway/Route'
@@ -22,10 +21,10 @@ import * as Entitlements from '../../paywall/entitlement/Entitlements'
 import * as ByUse from '../../paywall/usage/ByUse'
 import * as Amount from '../../protocol/Amount'
 import * as Crypto from '../../protocol/Crypto'
-import { findAuthorizerFault, findLeftFault } from '../../settlement/channels/authorizer'
+import { findChannelsFault } from '../../settlement/channels/authorizer'
 import type { Run } from '../commands'
 import { deskKeyFault, findTarget, withLedger } from '../operate/database'
-import { salesOf, unreadable, warn } from '../words'
+import { placed, salesOf, unreadable, warn } from '../words'
 import { readCosts } from './gas-cost'
 import { domainsOf } from './https'
 import {
@@ -67,17 +66,14 @@ export async function check(options: Options): Promise<number> {
   problems.push(...faults.map(format), ...keyFaults)
   const drift = config && (await findDriftFrom(options, config))
   if (config && (online || drift)) {
-    const lines = index(text)
     const found = await Promise.all([
       ...(online
         ? [findOnline(config, { now }), findUnfunded(config, accountsOf(options, relayers))]
         : []),
       drift?.findings ?? [],
     ])
-    const placed = found
-      .flat()
-      .map(({ path, message }) => ({ file, line: lineOf(lines, path), message }))
-    problems.push(...placed.sort((a, b) => a.line - b.line).map(format))
+    const inOrder = placed(found.flat(), { file, text }).sort((a, b) => a.line - b.line)
+    problems.push(...inOrder.map((each) => each.text))
   }
   // Costs are read even with faults: a failed upstream does not affect a chain.
   const costs = config && online ? await readCosts(config) : []
@@ -146,19 +142,15 @@ async function findChannelFault(
   config: Pick<Config, 'networks'> | undefined,
 ): Promise<string | undefined> {
   if (databaseUrlOf(options.env) !== undefined) return undefined
-  let fault: string | undefined
   try {
-    await withLedger(options, async ({ channels }) => {
-      fault =
-        (await findAuthorizerFault(channels, findAuthorizerKey(options))) ??
-        (config && (await findLeftFault(channels, config.networks)))
-      return 0
-    })
+    return await withLedger(options, ({ channels }) =>
+      findChannelsFault(channels, findAuthorizerKey(options), config?.networks),
+    )
   } catch (error) {
     // None yet, or of another version: then the start says what to do.
-    if (!(error instanceof BesideError)) throw error
+    if (error instanceof BesideError) return undefined
+    throw error
   }
-  return fault
 }
 
 /** The accounts that need gas, of all accounts of ours. */

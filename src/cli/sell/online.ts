@@ -21,11 +21,10 @@ import * as AddressText from '../../protocol/Address'
 import * as Amount from '../../protocol/Amount'
 import * as Channel from '../../protocol/Channel'
 import * as Permit from '../../protocol/Permit'
-import * as Transfer from '../../protocol/Transfer'
 import * as Upto from '../../protocol/Upto'
 import { usualGasOf } from '../../settlement/state/availability'
 import { etherText, isPoor, remedyOf } from '../../settlement/state/out-of-gas'
-import { askNodes } from '../nodes'
+import { askNodes, readWord } from '../nodes'
 import { readHead } from './gas-cost'
 
 /**
@@ -164,7 +163,7 @@ function reading(path: Path, name: string, call: Multicall.Call, check: Probe['c
 
 function assetProbes({ asset, chainId }: NetworkConfig, path: Path): Probe[] {
   const { symbol, address, decimals, eip712 } = asset
-  const separator = Transfer.domainSeparator(chainId, address, eip712)
+  const separator = Abi.domainSeparator(chainId, address, eip712)
   const at = (key: string) => [...path.slice(0, -1), key]
   const probes = [
     reading(path, symbol, StockToken.decimals(address), (word) => {
@@ -375,9 +374,8 @@ export async function readRefundMoney(config: Config, account: Address): Promise
     const { symbol, address, decimals, transfer } = asset
     if (!transfer.includes('eip3009'))
       return [`refunds    none on ${name}: ${symbol} has no EIP-3009`]
-    const read = [Token.balanceOf(address, account), 'latest']
-    const answer = await askNodes(rpcUrls, ({ call }) => call('eth_call', read))
-    const held = Receipt.isHex(answer) ? Abi.uintAt(answer.slice(2)) : undefined
+    const read = Token.balanceOf(address, account)
+    const held = await askNodes(rpcUrls, (client) => readWord(client, read))
     return held === undefined
       ? []
       : [`refunds    the account has ${Amount.toDecimal(held, decimals)} ${symbol} on ${name}`]

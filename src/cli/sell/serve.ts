@@ -12,7 +12,7 @@ import {
   readEnv,
   type Secrets,
 } from '../../config/env'
-import { index, lineOf, type Path } from '../../config/lines'
+import type { Path } from '../../config/lines'
 import { format, parseConfig } from '../../config/merchants'
 import { exposuresOf } from '../../config/warnings'
 import { hostOf } from '../../http/url'
@@ -24,7 +24,7 @@ import { deskKeyFault, findTarget, opening, serverFault } from '../operate/datab
 import { createOperator } from '../operate/operator'
 import { createMessages, createOutput, isTerminal } from '../output'
 import { ownVersion } from '../version'
-import { salesOf, unreadable, warn } from '../words'
+import { placed, salesOf, unreadable, warn } from '../words'
 import { describeGasCost } from './gas-cost'
 import { readHttps } from './https'
 
@@ -257,7 +257,9 @@ async function reload(options: ReloadOptions): Promise<readonly string[]> {
         log('reloaded', { file, merchants: merchants.length, routes, hash })
         return []
       }
-      faults.push(...describePlaces(places, text, file))
+      const message = (path: Path) => `${path.join('.')} has changed, which needs a restart`
+      const changed = places.map((path) => ({ path, message: message(path) }))
+      faults.push(...placed(changed, { file, text }).map((each) => each.text))
     }
     log('reload-refused', { faults })
     return faults
@@ -275,15 +277,4 @@ function changedKeys({ dataDir, env, relayers }: ReloadOptions): string[] {
   return [
     'the relayer keys, DESK_KEY, REFUND_KEY or RECEIVER_AUTHORIZER_KEY are not those of the start: restart to change them',
   ]
-}
-
-function describePlaces(places: readonly Path[], text: string, file: string): string[] {
-  const lines = index(text)
-  return places.map((path) =>
-    format({
-      file,
-      line: lineOf(lines, path),
-      message: `${path.join('.')} has changed, which needs a restart`,
-    }),
-  )
 }

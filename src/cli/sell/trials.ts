@@ -28,6 +28,8 @@ import * as ReportedCharge from '../buy/Charge'
 import { settlementOf } from '../buy/outcome'
 import * as Terms from '../buy/Terms'
 import { withLedger } from '../operate/database'
+import { isOver } from '../operate/refund'
+import { poll } from '../poll'
 import { usageOf } from './meter'
 
 /** Requests that cost half a cent, a cent, and what they may use, with every network and both protocols. */
@@ -41,8 +43,8 @@ export const goods = {
   global: '/m/crypto-markets/global',
 }
 
-/** How often the state of a refund is read: for 20 seconds. */
-const refundTries = 200
+/** How long a refund, or the payout of a channel, is waited for. */
+const waitMs = 20_000
 
 /** So many requests are paid from one deposit. */
 const requestsByChannel = 200
@@ -158,27 +160,37 @@ function listed(stock: Config['stock']): StockToken | undefined {
   return stock?.tokens.find(({ symbol }) => symbol === 'NVDA')
 }
 
-/** What a purchase prints, and what is wrong with it. */
-type Report = { print: (text: string) => void; wrong: (fault: string) => void }
+/** Where and when a trial runs, what it prints, and what is wrong with it. */
+type Report = {
+  world: World
+  base: string
+  position: number
+  now: () => number
+  print: (text: string) => void
+  wrong: (fault: string) => void
+}
 
 /** Whether every purchase had the right result. */
 export async function buyWithEveryClient(
   world: World,
   base: string,
-  { print, now }: { print: (text: string) => void; now: () => number },
+  options: Pick<Report, 'print' | 'now'>,
 ): Promise<boolean> {
+  const { print } = options
   let good = true
   const steps = [
-    ...trials.map((trial) => (report: Report, position: number) => {
-      return attempt(report, { world, base, trial, position })
-    }),
-    (report: Report, position: number) => comeBack(report, { world, base, position, now }),
-    (report: Report, position: number) => keepOpen(report, { world, base, position }),
+    ...trials.map((trial) => (report: Report) => attempt(report, trial)),
+    comeBack,
+    keepOpen,
   ]
   for (const [index, step] of steps.entries()) {
     const faults: string[] = []
     const wrong = (fault: string) => void faults.push(fault)
-    await step({ print, wrong }, index + 1)
+    try {
+      await step({ ...options, world, base, position: index + 1, wrong })
+    } catch (error) {
+      wrong(error instanceof Error ? error.message : String(error))
+    }
     for (const fault of faults) print(`  WRONG: ${fault}`)
     if (faults.length > 0) good = false
   }
@@ -186,24 +198,25 @@ export async function buyWithEveryClient(
   return good
 }
 
-async function attempt(
-  report: Report,
-  { world, base, trial, position }: { world: World; base: string; trial: Trial; position: number },
-): Promise<void> {
-  const { print, wrong } = report
+/** A network of a trial with its chain; undefined where it is not configured. */
+function placeOf({ config, chains }: World, id: Network.Id) {
+  const [network, chain] = [config.networks.find((each) => each.id === id), chains[id]]
+  return network && chain && { network, chain, asset: network.asset }
+}
+
+async function attempt(report: Report, trial: Trial): Promise<void> {
+  const { world, base, position, print, wrong } = report
   const { client, network: id, buyer, path, init, method } = trial
-  const { config, chains } = world
+  const { config } = world
   const sold = trial.sold(config)
   const token = trial.token?.(config)
-  const asset = config.networks.find((each) => each.id === id)?.asset
-  const chain = chains[id]
-  if (sold === undefined || asset === undefined || !chain)
+  const place = placeOf(world, id)
+  if (sold === undefined || place === undefined)
     return wrong(`what ${client} buys on ${id} is not configured`)
+  const { asset, chain } = place
   const relayer = world.app.settlement.status()[0]?.relayer ?? account(0).address
-  const holders = [buyer.address, sold.payee, relayer]
-  const balances = () => Promise.all(holders.map((each) => balanceOf(chain, asset.address, each)))
   const shares = async () => (token ? balanceOf(chain, token.address, buyer.address) : 0n)
-  const before = await balances()
+  const describeMoves = await watch(report, place, [buyer.address, sold.payee, relayer])
   const sharesBefore = await shares()
   let purchase: Purchase
   try {
@@ -216,137 +229,101 @@ async function attempt(
   }
   const used = trial.used?.(config, purchase.body)
   const paidAtomic = used?.amountAtomic ?? sold.priceAtomic
-  const after = await balances()
-  const decimal = (atomic: bigint) => Amount.toDecimal(atomic, asset.decimals)
   print(`\n${position}. ${client}, ${asset.symbol} on ${id}`)
   describeRequests(report, purchase)
   print('')
   const { headers } = purchase.response
   if (used !== undefined)
-    describeUse(report, headers, { used, ceilingAtomic: sold.priceAtomic }, (atomic) => {
-      return `${decimal(atomic)} ${asset.symbol}`
-    })
-  await describeReceipt(report, headers, world, chain)
+    describeUse(report, headers, { used, ceilingAtomic: sold.priceAtomic, asset })
+  await describeReceipt(report, headers, chain)
   print('')
-  const moves = { payer: -paidAtomic, payee: paidAtomic, relayer: 0n }
-  describeMoves(report, asset, { before, after, moves })
+  await describeMoves({ payer: -paidAtomic, payee: paidAtomic, relayer: 0n })
   if (token) describeDelivery(report, purchase, token.symbol, (await shares()) - sharesBefore)
 }
 
 /** A pass that is bought, used twice and refunded. */
-async function comeBack(
-  report: Report,
-  {
-    world,
-    base,
-    position,
-    now,
-  }: { world: World; base: string; position: number; now: () => number },
-): Promise<void> {
-  const { print, wrong } = report
-  const { config, chains } = world
+async function comeBack(report: Report): Promise<void> {
+  const { world, base, position, print, wrong } = report
+  const { config } = world
   const sold = routeOf('weather/air-quality/pass')(config)
   const opened = find(config, 'weather/air-quality', '')
   const [id, buyer] = ['eip155:8453' as const, account(1)]
-  const network = config.networks.find((each) => each.id === id)
-  const chain = chains[id]
+  const place = placeOf(world, id)
   const requests = opened?.route.pass?.requests
-  if (sold === undefined || requests === undefined || network === undefined || !chain)
+  if (sold === undefined || requests === undefined || place === undefined)
     return wrong('no route with a pass is configured')
-  const { asset, reorgDepth } = network
+  const { network, chain, asset } = place
   const holders = [buyer.address, sold.payee, refundAccount.address]
-  const balances = () => Promise.all(holders.map((each) => balanceOf(chain, asset.address, each)))
-  const before = await balances()
+  const describeMoves = await watch(report, place, holders)
   print(`\n${position}. a pass that is bought, used twice and refunded, ${asset.symbol} on ${id}`)
-  try {
-    const options = { network: id, method: 'eip3009' as const }
-    const bought = await buyWithX402(world, base + goods.pass, buyer, options)
-    describeRequests(report, bought)
-    await describeReceipt(report, bought.response.headers, world, chain)
-    for (const remaining of [requests - 1, requests - 2]) {
-      const used = await signInWithX402(base + goods.air, buyer)
-      describeRequests(report, used)
-      const entitlement = used.response.headers.get('payment-entitlement') ?? ''
-      print(`      Payment-Entitlement: ${entitlement}`)
-      if (!entitlement.startsWith(`kind=pass, remaining=${remaining}`))
-        wrong(`a pass with ${remaining} requests left was not used`)
-    }
-    // A refund waits until no reorganisation can undo the payment.
-    await mine(chain, reorgDepth)
-    await payBack(report, { world, buyer, now })
-    print('')
-    const { priceAtomic } = sold
-    const moves = { payer: 0n, payee: priceAtomic, refunds: -priceAtomic }
-    describeMoves(report, asset, { before, after: await balances(), moves })
-  } catch (error) {
-    wrong(error instanceof Error ? error.message : String(error))
+  const options = { network: id, method: 'eip3009' as const }
+  const bought = await buyWithX402(world, base + goods.pass, buyer, options)
+  describeRequests(report, bought)
+  await describeReceipt(report, bought.response.headers, chain)
+  for (const remaining of [requests - 1, requests - 2]) {
+    const used = await signInWithX402(base + goods.air, buyer)
+    describeRequests(report, used)
+    const entitlement = used.response.headers.get('payment-entitlement') ?? ''
+    print(`      Payment-Entitlement: ${entitlement}`)
+    if (!entitlement.startsWith(`kind=pass, remaining=${remaining}`))
+      wrong(`a pass with ${remaining} requests left was not used`)
   }
+  // A refund waits until no reorganisation can undo the payment.
+  await mine(chain, network.reorgDepth)
+  await payBack(report, buyer)
+  print('')
+  const { priceAtomic } = sold
+  await describeMoves({ payer: 0n, payee: priceAtomic, refunds: -priceAtomic })
 }
 
 /** A channel: a deposit, requests without a transaction, and a refund. */
-async function keepOpen(
-  report: Report,
-  { world, base, position }: { world: World; base: string; position: number },
-): Promise<void> {
-  const { print, wrong } = report
-  const { config, chains } = world
+async function keepOpen(report: Report): Promise<void> {
+  const { world, base, position, print, wrong } = report
   const [id, buyer] = ['eip155:8453' as const, account(3)]
-  const sold = routeOf('crypto-markets/global')(config)
-  const network = config.networks.find((each) => each.id === id)
-  const chain = chains[id]
-  if (sold === undefined || network?.channels === undefined || !chain)
+  const sold = routeOf('crypto-markets/global')(world.config)
+  const place = placeOf(world, id)
+  if (sold === undefined || place?.network.channels === undefined)
     return wrong('no network with channels is configured')
-  const { asset } = network
+  const { asset } = place
   const holders = [buyer.address, sold.payee, account(0).address]
-  const balances = () => Promise.all(holders.map((each) => balanceOf(chain, asset.address, each)))
-  const before = await balances()
-  const decimal = (atomic: bigint) => `${Amount.toDecimal(atomic, asset.decimals)} ${asset.symbol}`
+  const describeMoves = await watch(report, place, holders)
   print(`\n${position}. @x402/fetch over a payment channel, ${asset.symbol} on ${id}\n`)
-  try {
-    const options = { network: id, requests: requestsByChannel }
-    const { answers, refund } = await buyByChannel(world, base + goods.global, buyer, options)
-    const paidAtomic = sold.priceAtomic * BigInt(answers.length)
-    const named = answers.map(({ headers }) => settlementOf(headers.get('payment-response') ?? ''))
-    print(
-      `  ${answers.length} requests, ${named.filter((hash) => hash === '').length} of them by a voucher alone`,
-    )
-    const events = await eventsOf(chain)
-    for (const { name, amountAtomic, transaction } of events)
-      print(`  ${name.padEnd(11)} ${decimal(amountAtomic)} by ${transaction}`)
-    print('')
-    if (answers.some(({ status }) => status !== 200)) wrong('a request was not served')
-    const shown = events.map(({ name, transaction }) => `${name} ${transaction}`)
-    if (
-      !shown.includes(`deposited ${named[0]}`) ||
-      !shown.includes(`refunded ${refund.transaction}`)
-    )
-      wrong('the deposit and the refund are not on the chain')
-    const moves = { payer: -paidAtomic, payee: paidAtomic, relayer: 0n }
-    describeMoves(report, asset, { before, after: await balances(), moves })
-  } catch (error) {
-    wrong(error instanceof Error ? error.message : String(error))
-  }
+  const options = { network: id, requests: requestsByChannel }
+  const { answers, refund } = await buyByChannel(world, base + goods.global, buyer, options)
+  const paidAtomic = sold.priceAtomic * BigInt(answers.length)
+  const named = answers.map(({ headers }) => settlementOf(headers.get('payment-response') ?? ''))
+  const alone = named.filter((hash) => hash === '').length
+  print(`  ${answers.length} requests, ${alone} of them by a voucher alone`)
+  const events = await eventsOf(report, place.chain)
+  for (const { name, amountAtomic, transaction } of events)
+    print(`  ${name.padEnd(11)} ${textOf(asset, amountAtomic)} by ${transaction}`)
+  print('')
+  if (answers.some(({ status }) => status !== 200)) wrong('a request was not served')
+  const shown = events.map(({ name, transaction }) => `${name} ${transaction}`)
+  if (!shown.includes(`deposited ${named[0]}`) || !shown.includes(`refunded ${refund.transaction}`))
+    wrong('the deposit and the refund are not on the chain')
+  await describeMoves({ payer: -paidAtomic, payee: paidAtomic, relayer: 0n })
+}
+
+function textOf({ decimals, symbol }: Asset, atomic: bigint): string {
+  return `${Amount.toDecimal(atomic, decimals)} ${symbol}`
 }
 
 /** What the contract of channels did, once it has paid out what was claimed. */
-async function eventsOf(chain: Chain) {
+function eventsOf({ now }: Report, chain: Chain) {
   const filter = { fromBlock: '0x0', address: Channel.settlementAddress }
-  for (let left = refundTries; ; left--) {
-    const logs = parseLogs(await chain.rpc('eth_getLogs', [filter]))
-    const events = logs.flatMap(({ transactionHash: transaction, ...log }) => {
+  const read = async () =>
+    parseLogs(await chain.rpc('eth_getLogs', [filter])).flatMap(({ transactionHash, ...log }) => {
       const event = Channel.parseEvent(log)
-      return event === undefined ? [] : [{ ...event, transaction }]
+      return event === undefined ? [] : [{ ...event, transaction: transactionHash }]
     })
-    if (events.some(({ name }) => name === 'settled') || left === 0) return events
-    await Bun.sleep(100)
-  }
+  const isPaidOut = (events: readonly Channel.Event[]) =>
+    events.some(({ name }) => name === 'settled')
+  return poll({ now, waitMs }, read, isPaidOut)
 }
 
 /** Refunds the newest payment of a buyer, as `turnpike refund` does. */
-function payBack(
-  { print, wrong }: Report,
-  { world, buyer, now }: { world: World; buyer: DemoAccount; now: () => number },
-): Promise<number> {
+function payBack({ world, now, print, wrong }: Report, buyer: DemoAccount): Promise<void> {
   const { dataDir, config } = world
   return withLedger({ dataDir, now, env: {} }, async ({ admin, payments, refunds }) => {
     const { lines } = await admin.payments(
@@ -360,38 +337,33 @@ function payBack(
     }
     const { ok, text } = await requestRefund(asking, { paymentId })
     print(`\n  turnpike refund ${paymentId}\n      ${text}`)
-    if (!ok) wrong(text)
-    for (let left = refundTries; ok; left--) {
-      const found = await refunds.find(paymentId)
-      const isOver = found?.state === 'refunded' || found?.state === 'failed' || left === 0
-      if (!isOver) {
-        await Bun.sleep(100)
-        continue
-      }
-      print(`  refunded by ${found?.transaction}`)
-      if (found?.state !== 'refunded') wrong(`the refund is ${found?.state}`)
-      return 0
-    }
-    return 1
+    if (!ok) return wrong(text)
+    const found = await poll({ now, waitMs }, () => refunds.find(paymentId), isOver)
+    print(`  refunded by ${found?.transaction}`)
+    if (found?.state !== 'refunded') wrong(`the refund is ${found?.state}`)
   })
 }
 
-/** What each holder had and has. `moves`: what must have moved, in the order of the balances. */
-function describeMoves(
+/**
+ * Reads what the holders have now. The result prints what each had and has; its argument is what must
+ * have moved, in their order.
+ */
+async function watch(
   { print, wrong }: Report,
-  { symbol, decimals }: Asset,
-  balances: {
-    before: readonly bigint[]
-    after: readonly bigint[]
-    moves: Readonly<Record<string, bigint>>
-  },
-): void {
-  const decimal = (atomic: bigint) => Amount.toDecimal(atomic, decimals).padStart(12)
-  for (const [at, [role, expected]] of Object.entries(balances.moves).entries()) {
-    const [from = 0n, to = 0n] = [balances.before[at], balances.after[at]]
-    if (to - from !== expected)
-      wrong(`the ${role}'s balance moved by ${to - from}, not by ${expected}`)
-    print(`  ${role.padEnd(8)}${decimal(from)} -> ${decimal(to)} ${symbol}`)
+  { chain, asset }: { chain: Chain; asset: Asset },
+  holders: readonly Address[],
+) {
+  const read = () => Promise.all(holders.map((each) => balanceOf(chain, asset.address, each)))
+  const decimal = (atomic: bigint) => Amount.toDecimal(atomic, asset.decimals).padStart(12)
+  const before = await read()
+  return async (moves: Readonly<Record<string, bigint>>) => {
+    const after = await read()
+    for (const [at, [role, expected]] of Object.entries(moves).entries()) {
+      const [from = 0n, to = 0n] = [before[at], after[at]]
+      if (to - from !== expected)
+        wrong(`the ${role}'s balance moved by ${to - from}, not by ${expected}`)
+      print(`  ${role.padEnd(8)}${decimal(from)} -> ${decimal(to)} ${asset.symbol}`)
+    }
   }
 }
 
@@ -414,14 +386,13 @@ function describeRequests({ print, wrong }: Report, { requests, response, body }
 function describeUse(
   { print, wrong }: Report,
   headers: Headers,
-  { used, ceilingAtomic }: { used: Charge.Charge; ceilingAtomic: bigint },
-  shown: (atomic: bigint) => string,
+  { used, ceilingAtomic, asset }: { used: Charge.Charge; ceilingAtomic: bigint; asset: Asset },
 ): void {
   const charge = ReportedCharge.ofResponse(headers.get('payment-response') ?? '')
   const units = Object.entries(used.units)
-  print(`  ceiling     ${shown(ceilingAtomic)}`)
+  print(`  ceiling     ${textOf(asset, ceilingAtomic)}`)
   print(`  units       ${units.map(([name, count]) => `${count} ${name}`).join(', ')}`)
-  print(`  charge      ${shown(charge?.amountAtomic ?? 0n)}`)
+  print(`  charge      ${textOf(asset, charge?.amountAtomic ?? 0n)}`)
   const isRight =
     charge?.amountAtomic === used.amountAtomic &&
     units.every(([name, count]) => charge.units[name] === count) &&
@@ -431,9 +402,8 @@ function describeUse(
 }
 
 async function describeReceipt(
-  { print, wrong }: Report,
+  { world: { app }, print, wrong }: Report,
   headers: Headers,
-  { app }: World,
   chain: Chain,
 ): Promise<void> {
   const encoded = headers.get('payment-receipt') ?? headers.get('payment-response')
