@@ -139,9 +139,10 @@ describe('turnpike demo', () => {
     const byUse = commands?.find((each) => each.includes('--scheme upto')) ?? ''
     commands?.push(byUse.replace('{"model"', '{"stream":true,"model"'))
     for (const command of commands ?? []) {
-      // The same program, without a download from the registry.
+      // The same programs, without a download from the registry, and without compiling hundreds of
+      // modules for each command.
       const local = command
-        .replace(`npx --yes bun@${Bun.version}`, `'${process.execPath}'`)
+        .replace(`npx --yes bun@${Bun.version} src/main.ts`, `'${executable}'`)
         .replace('npx mppx', `'${process.execPath}' '${mppx}'`)
       const shell = Bun.spawn(['sh', '-c', local], {
         cwd: root,

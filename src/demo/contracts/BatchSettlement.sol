@@ -3,52 +3,27 @@ pragma solidity ^0.8.28;
 
 import {Signatures} from "./Signatures.sol";
 
-// Stand in for the contracts of x402's batch-settlement scheme on local chains: the interface, the
+// Stand in for the contracts of x402's batch-settlement scheme on local chains: what clients call, the
 // events, the errors and the order of the checks are theirs. Constants in place of immutables and a
 // domain that is hashed per call let the runtime code be placed at the real addresses of every chain.
 
 error ECDSAInvalidSignature();
 error ECDSAInvalidSignatureLength(uint256 length);
 error ECDSAInvalidSignatureS(bytes32 s);
-error FailedCall();
 error ReentrancyGuardReentrantCall();
-error SafeERC20FailedOperation(address token);
 error OnlyX402BatchSettlement();
 
 interface Token {
     function balanceOf(address holder) external view returns (uint256);
     function transfer(address to, uint256 value) external returns (bool);
-    function permit(address owner, address spender, uint256 value, uint256 deadline, uint8 v, bytes32 r, bytes32 s)
-        external;
-    function receiveWithAuthorization(
-        address from,
-        address to,
-        uint256 value,
-        uint256 validAfter,
-        uint256 validBefore,
-        bytes32 nonce,
-        bytes calldata signature
-    ) external;
+    /// @dev EIP-2612.
+    function permit(address, address, uint256, uint256, uint8, bytes32, bytes32) external;
+    /// @dev EIP-3009 in the form of USDC.
+    function receiveWithAuthorization(address, address, uint256, uint256, uint256, bytes32, bytes calldata) external;
 }
 
 interface Collector {
     function collect(address payer, address token, uint256 amount, bytes32 channelId, bytes calldata data) external;
-}
-
-library Calls {
-    function rethrow(bytes memory reason) internal pure {
-        assembly ("memory-safe") {
-            revert(add(reason, 32), mload(reason))
-        }
-    }
-
-    /// @dev Some tokens answer nothing to a transfer.
-    function pay(address token, address to, uint256 value) internal {
-        (bool ok, bytes memory answer) = token.call(abi.encodeCall(Token.transfer, (to, value)));
-        if (!ok) rethrow(answer);
-        bool isPaid = answer.length == 0 ? token.code.length > 0 : uint256(bytes32(answer)) == 1;
-        require(isPaid, SafeERC20FailedOperation(token));
-    }
 }
 
 /// @notice Payment channels: a payer deposits, signs cumulative vouchers, and the receiver's side
@@ -121,21 +96,6 @@ contract BatchSettlement {
     error InvalidRefundNonce();
     error ZeroRefund();
 
-    bytes32 public constant CHANNEL_CONFIG_TYPEHASH = keccak256(
-        "ChannelConfig(address payer,address payerAuthorizer,address receiver,address receiverAuthorizer,address token,uint40 withdrawDelay,bytes32 salt)"
-    );
-    bytes32 public constant VOUCHER_TYPEHASH = keccak256("Voucher(bytes32 channelId,uint128 maxClaimableAmount)");
-    bytes32 public constant REFUND_TYPEHASH = keccak256("Refund(bytes32 channelId,uint256 nonce,uint128 amount)");
-    bytes32 public constant CLAIM_ENTRY_TYPEHASH =
-        keccak256("ClaimEntry(bytes32 channelId,uint128 maxClaimableAmount,uint128 totalClaimed)");
-    bytes32 public constant CLAIM_BATCH_TYPEHASH = keccak256(
-        "ClaimBatch(ClaimEntry[] claims)ClaimEntry(bytes32 channelId,uint128 maxClaimableAmount,uint128 totalClaimed)"
-    );
-    bytes32 private constant DOMAIN_TYPEHASH =
-        keccak256("EIP712Domain(string name,string version,uint256 chainId,address verifyingContract)");
-    uint40 public constant MIN_WITHDRAW_DELAY = 15 minutes;
-    uint40 public constant MAX_WITHDRAW_DELAY = 30 days;
-
     mapping(bytes32 channelId => Funds) public channels;
     mapping(bytes32 channelId => Withdrawal) public pendingWithdrawals;
     mapping(bytes32 channelId => uint256) public refundNonce;
@@ -154,8 +114,11 @@ contract BatchSettlement {
         for (uint256 i = 0; i < data.length; i++) {
             bool ok;
             (ok, results[i]) = address(this).delegatecall(data[i]);
-            require(ok || results[i].length > 0, FailedCall());
-            if (!ok) Calls.rethrow(results[i]);
+            bytes memory reason = results[i];
+            if (ok) continue;
+            assembly ("memory-safe") {
+                revert(add(reason, 32), mload(reason))
+            }
         }
     }
 
@@ -166,11 +129,10 @@ contract BatchSettlement {
         external
         once
     {
-        require(config.payer != address(0), InvalidChannel());
+        require(config.payer != address(0) && config.token != address(0), InvalidChannel());
         require(config.receiver != address(0) && config.receiverAuthorizer != address(0), InvalidChannel());
-        require(config.token != address(0), InvalidChannel());
-        require(config.withdrawDelay >= MIN_WITHDRAW_DELAY, WithdrawDelayOutOfRange());
-        require(config.withdrawDelay <= MAX_WITHDRAW_DELAY, WithdrawDelayOutOfRange());
+        uint40 delay = config.withdrawDelay;
+        require(delay >= 15 minutes && delay <= 30 days, WithdrawDelayOutOfRange());
         require(amount > 0, ZeroDeposit());
         require(collector != address(0), InvalidCollector());
         bytes32 id = getChannelId(config);
@@ -212,7 +174,7 @@ contract BatchSettlement {
         uint128 due = income.totalClaimed - income.totalSettled;
         if (due == 0) return;
         income.totalSettled += due;
-        Calls.pay(token, receiver, due);
+        require(Token(token).transfer(receiver, due));
         emit Settled(receiver, token, msg.sender, due);
     }
 
@@ -257,46 +219,50 @@ contract BatchSettlement {
         channels[id].balance -= amount;
         emit WithdrawFinalized(id, msg.sender, amount);
         announceIfClosed(id, config);
-        if (amount > 0) Calls.pay(config.token, config.payer, amount);
+        if (amount > 0) require(Token(config.token).transfer(config.payer, amount));
     }
 
     // Digests of EIP-712
 
+    string private constant CONFIG = "ChannelConfig(address payer,address payerAuthorizer,address receiver,"
+        "address receiverAuthorizer,address token,uint40 withdrawDelay,bytes32 salt)";
+    string private constant VOUCHER = "Voucher(bytes32 channelId,uint128 maxClaimableAmount)";
+    string private constant REFUND = "Refund(bytes32 channelId,uint256 nonce,uint128 amount)";
+    string private constant ENTRY = "ClaimEntry(bytes32 channelId,uint128 maxClaimableAmount,uint128 totalClaimed)";
+    string private constant DOMAIN =
+        "EIP712Domain(string name,string version,uint256 chainId,address verifyingContract)";
+
     function getChannelId(ChannelConfig calldata config) public view returns (bytes32) {
-        return digestOf(keccak256(abi.encode(CHANNEL_CONFIG_TYPEHASH, config)));
+        return digestOf(CONFIG, abi.encode(config));
     }
 
     function getVoucherDigest(bytes32 channelId, uint128 maxClaimableAmount) public view returns (bytes32) {
-        return digestOf(keccak256(abi.encode(VOUCHER_TYPEHASH, channelId, maxClaimableAmount)));
+        return digestOf(VOUCHER, abi.encode(channelId, maxClaimableAmount));
     }
 
     function getRefundDigest(bytes32 channelId, uint256 nonce, uint128 amount) public view returns (bytes32) {
-        return digestOf(keccak256(abi.encode(REFUND_TYPEHASH, channelId, nonce, amount)));
+        return digestOf(REFUND, abi.encode(channelId, nonce, amount));
     }
 
     function getClaimBatchDigest(VoucherClaim[] calldata voucherClaims) public view returns (bytes32) {
-        bytes32[] memory entries = new bytes32[](voucherClaims.length);
-        for (uint256 i = 0; i < entries.length; i++) {
+        bytes memory entries;
+        for (uint256 i = 0; i < voucherClaims.length; i++) {
             Voucher calldata voucher = voucherClaims[i].voucher;
-            entries[i] = keccak256(
-                abi.encode(
-                    CLAIM_ENTRY_TYPEHASH,
-                    getChannelId(voucher.channel),
-                    voucher.maxClaimableAmount,
-                    voucherClaims[i].totalClaimed
-                )
-            );
+            bytes32 id = getChannelId(voucher.channel);
+            bytes memory entry = abi.encode(id, voucher.maxClaimableAmount, voucherClaims[i].totalClaimed);
+            entries = abi.encodePacked(entries, hashOf(ENTRY, entry));
         }
-        return digestOf(keccak256(abi.encode(CLAIM_BATCH_TYPEHASH, keccak256(abi.encodePacked(entries)))));
+        return digestOf(string.concat("ClaimBatch(ClaimEntry[] claims)", ENTRY), abi.encode(keccak256(entries)));
     }
 
-    function digestOf(bytes32 structHash) private view returns (bytes32) {
-        bytes32 domain = keccak256(
-            abi.encode(
-                DOMAIN_TYPEHASH, keccak256("x402 Batch Settlement"), keccak256("1"), block.chainid, address(this)
-            )
-        );
-        return keccak256(abi.encodePacked(hex"1901", domain, structHash));
+    function digestOf(string memory kind, bytes memory fields) private view returns (bytes32) {
+        bytes memory domain =
+            abi.encode(keccak256("x402 Batch Settlement"), keccak256("1"), block.chainid, address(this));
+        return keccak256(abi.encodePacked(hex"1901", hashOf(DOMAIN, domain), hashOf(kind, fields)));
+    }
+
+    function hashOf(string memory kind, bytes memory fields) private pure returns (bytes32) {
+        return keccak256(abi.encodePacked(keccak256(bytes(kind)), fields));
     }
 
     // What the functions above share
@@ -365,7 +331,7 @@ contract BatchSettlement {
         else delete pendingWithdrawals[id];
         emit Refunded(id, msg.sender, amount);
         announceIfClosed(id, config);
-        Calls.pay(config.token, config.payer, amount);
+        require(Token(config.token).transfer(config.payer, amount));
     }
 }
 
@@ -387,42 +353,32 @@ contract Eip3009DepositCollector is DepositCollector {
     {
         (uint256 validAfter, uint256 validBefore, uint256 salt, bytes memory signature) =
             abi.decode(data, (uint256, uint256, uint256, bytes));
+        bytes32 nonce = keccak256(abi.encode(channelId, salt));
         Token(token).receiveWithAuthorization(
-            payer,
-            address(this),
-            amount,
-            validAfter,
-            validBefore,
-            keccak256(abi.encode(channelId, salt)),
-            signature
+            payer, address(this), amount, validAfter, validBefore, nonce, signature
         );
-        Calls.pay(token, x402BatchSettlement, amount);
+        require(Token(token).transfer(x402BatchSettlement, amount));
     }
 }
 
 interface Permit2 {
-    struct TokenPermissions {
-        address token;
-        uint256 amount;
+    struct Amount {
+        address tokenOrRecipient;
+        uint256 value;
     }
 
-    struct PermitTransferFrom {
-        TokenPermissions permitted;
+    struct Permit {
+        Amount permitted;
         uint256 nonce;
         uint256 deadline;
     }
 
-    struct SignatureTransferDetails {
-        address to;
-        uint256 requestedAmount;
-    }
-
     function permitWitnessTransferFrom(
-        PermitTransferFrom calldata permit,
-        SignatureTransferDetails calldata details,
+        Permit calldata permit,
+        Amount calldata transfer,
         address owner,
         bytes32 witness,
-        string calldata witnessTypeString,
+        string calldata witnessType,
         bytes calldata signature
     ) external;
 }
@@ -430,16 +386,9 @@ interface Permit2 {
 /// @notice Collects by Permit2, whose witness is the channel, and approves Permit2 by EIP-2612 before
 /// that where the payer signed it.
 contract Permit2DepositCollector is DepositCollector {
-    event EIP2612PermitFailedWithReason(address indexed token, address indexed owner, string reason);
-    event EIP2612PermitFailedWithPanic(address indexed token, address indexed owner, uint256 errorCode);
-    event EIP2612PermitFailedWithData(address indexed token, address indexed owner, bytes data);
-
     error Permit2612AmountMismatch();
 
     Permit2 public constant PERMIT2 = Permit2(0x000000000022D473030F116dDEE9F6B43aC78BA3);
-    bytes32 public constant DEPOSIT_WITNESS_TYPEHASH = keccak256("DepositWitness(bytes32 channelId)");
-    string public constant DEPOSIT_WITNESS_TYPE_STRING =
-        "DepositWitness witness)DepositWitness(bytes32 channelId)TokenPermissions(address token,uint256 amount)";
 
     function collect(address payer, address token, uint256 amount, bytes32 channelId, bytes calldata data)
         external
@@ -449,27 +398,20 @@ contract Permit2DepositCollector is DepositCollector {
             abi.decode(data, (uint256, uint256, bytes, bytes));
         if (approval.length > 0) approve(payer, token, amount, approval);
         PERMIT2.permitWitnessTransferFrom(
-            Permit2.PermitTransferFrom(Permit2.TokenPermissions(token, amount), nonce, deadline),
-            Permit2.SignatureTransferDetails(x402BatchSettlement, amount),
+            Permit2.Permit(Permit2.Amount(token, amount), nonce, deadline),
+            Permit2.Amount(x402BatchSettlement, amount),
             payer,
-            keccak256(abi.encode(DEPOSIT_WITNESS_TYPEHASH, channelId)),
-            DEPOSIT_WITNESS_TYPE_STRING,
+            keccak256(abi.encode(keccak256("DepositWitness(bytes32 channelId)"), channelId)),
+            "DepositWitness witness)DepositWitness(bytes32 channelId)TokenPermissions(address token,uint256 amount)",
             signature
         );
     }
 
-    /// @dev A used permit may have approved already: a failure is an event.
+    /// @dev A used permit may have approved already, so a failure is no error.
     function approve(address payer, address token, uint256 amount, bytes memory approval) private {
         (uint256 value, uint256 deadline, uint8 v, bytes32 r, bytes32 s) =
             abi.decode(approval, (uint256, uint256, uint8, bytes32, bytes32));
         require(value == amount, Permit2612AmountMismatch());
-        try Token(token).permit(payer, address(PERMIT2), value, deadline, v, r, s) {}
-        catch Error(string memory reason) {
-            emit EIP2612PermitFailedWithReason(token, payer, reason);
-        } catch Panic(uint256 code) {
-            emit EIP2612PermitFailedWithPanic(token, payer, code);
-        } catch (bytes memory reason) {
-            emit EIP2612PermitFailedWithData(token, payer, reason);
-        }
+        try Token(token).permit(payer, address(PERMIT2), value, deadline, v, r, s) {} catch {}
     }
 }
