@@ -27,7 +27,7 @@ import {
   x402Usdc,
   x402Usdg,
 } from '../harness/target'
-import { until } from '../harness/world'
+import { until, whenFree } from '../harness/world'
 
 let target: Target
 beforeAll(async () => {
@@ -300,6 +300,7 @@ function openConnection(headers: Record<string, string>, path = '/m/a/get') {
   const lines = Object.entries(headers).map(([name, value]) => `${name}: ${value}`)
   const socket = connect(target.url, request(path, lines))
   return {
+    answered: new Promise<true>((resolve) => socket.once('data', () => resolve(true))),
     async leave() {
       socket.destroy()
       // When later connections have been answered, the gateway has seen the end of this one.
@@ -308,15 +309,17 @@ function openConnection(headers: Record<string, string>, path = '/m/a/get') {
   }
 }
 
-/** The abandoned request keeps its claim on the money until it notices the disconnection. */
-async function buyWhenFree(headers: Record<string, string>): Promise<Response> {
-  let response = await buy(headers)
-  await until('the money is free', async () => {
-    if (response.status === 409) response = await buy(headers)
-    return response.status !== 409
-  })
-  return response
+/** A request that reaches the upstream: until the one before has ended it is refused. */
+async function openWhenFree(headers: Record<string, string>, asked: Promise<void>) {
+  for (;;) {
+    const connection = openConnection(headers)
+    const isRefused = await Promise.race([connection.answered, asked.then(() => false)])
+    if (!isRefused) return connection
+  }
 }
+
+/** The abandoned request keeps its claim on the money until it notices the disconnection. */
+const buyWhenFree = (headers: Record<string, string>) => whenFree(() => buy(headers))
 
 describe('buyers that disconnect', () => {
   for (const way of [mppUsdc, mppPermit, x402Usdc, x402Permit]) {
@@ -355,8 +358,7 @@ describe('buyers that disconnect', () => {
           await goOn.promise
           return new Response('goods')
         }
-        const connection = openConnection(headers)
-        await asked.promise
+        const connection = await openWhenFree(headers, asked.promise)
         await connection.leave()
         goOn.resolve()
         await until('it is recorded', () => target.payments().at(-1)?.delivery === 'none')

@@ -410,6 +410,7 @@ describe('the chain', () => {
     const deposit = () =>
       store.shop.rows(`SELECT state FROM jobs WHERE id LIKE 'deposit:${opened.id}%'`)[0]
     await until('it is noticed', () => deposit()?.state !== 'confirmed')
+    await until('its end is read', () => store.row(opened.id)?.balance_atomic === '0')
     const headers = await next(opened, priceAtomic)
     const { status } = await store.send('/item', headers)
     expect([402, 503]).toContain(status)

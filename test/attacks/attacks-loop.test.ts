@@ -32,9 +32,9 @@ const boundMs = 100
  * the threads of the collector and the compiler add to that of the process, so the smaller one counts.
  * The first call also compiles the code, so a long one is called again.
  */
-function heldMs(work: () => unknown): number {
+function heldMs(work: () => unknown, runs = 8): number {
   let best = Number.POSITIVE_INFINITY
-  for (let run = 0; run < 8 && best >= boundMs; run++) {
+  for (let run = 0; run < runs && best >= boundMs; run++) {
     const startedAt = performance.now()
     const used = process.cpuUsage()
     try {
@@ -418,5 +418,6 @@ test('attack: making the states of a pattern takes a short time, whatever the pa
 })
 
 test('the bound notices a pattern of the engine that backtracks', () => {
-  expect(heldMs(() => /^([a-zA-Z]+ ?)+$/.test(`${'a'.repeat(24)}!`))).toBeGreaterThan(boundMs)
+  const work = () => /^([a-zA-Z]+ ?)+$/.test(`${'a'.repeat(24)}!`)
+  expect(heldMs(work, 2)).toBeGreaterThan(boundMs)
 })

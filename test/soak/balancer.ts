@@ -1,4 +1,5 @@
 import net, { type AddressInfo, type Socket } from 'node:net'
+import type { Disturbance } from './overlaps'
 
 /**
  * A load balancer of bytes: a request goes to the gateways in turn, and to another one when a gateway
@@ -11,6 +12,8 @@ export type Balancer = {
   counts: ReadonlyMap<string, number>
   /** What it did with the requests of each purchase, by serial. */
   trail: ReadonlyMap<string, readonly Step[]>
+  /** When gateways were taken for gone: also for the load of the machine. */
+  gone: readonly Disturbance[]
   stop(): void
 }
 
@@ -50,6 +53,8 @@ const checkMs = 500
 /** A gateway without an answer to a look for so long is gone. */
 const goneMs = 5_000
 const triesMax = 8
+/** One that was gone may still work for so long on what it got before, ms. */
+const wakeMs = 5_000
 /** An answer that was sent before the gateway knew that it was left arrives within this time. */
 const drainMs = 1_000
 const headEnd = '\r\n\r\n'
@@ -62,6 +67,7 @@ export function startBalancer(port: number, ports: readonly number[]): Promise<B
   )
   const counts = new Map<string, number>()
   const trail = new Map<string, Step[]>()
+  const gone: Disturbance[] = []
   const book: Book = {
     count: (name) => void counts.set(name, (counts.get(name) ?? 0) + 1),
     note({ serial }, { index: gateway }, did) {
@@ -73,7 +79,13 @@ export function startBalancer(port: number, ports: readonly number[]): Promise<B
   }
   const pass = createPass(targets, book)
   const timer = setInterval(
-    () => void Promise.all(targets.map((target) => look(target, book))),
+    () =>
+      void targets.map(async (target) => {
+        const from = Date.now()
+        await look(target, book)
+        if (target.health === 'gone')
+          gone.push({ gateway: target.index, from, until: Date.now() + wakeMs })
+      }),
     checkMs,
   )
   const listener = listenerOf((exchange) => {
@@ -86,6 +98,7 @@ export function startBalancer(port: number, ports: readonly number[]): Promise<B
         url: `http://127.0.0.1:${(listener.address() as AddressInfo).port}`,
         counts,
         trail,
+        gone,
         stop() {
           clearInterval(timer)
           listener.close()

@@ -13,7 +13,7 @@ import type { Random } from './random'
 import type { Setup } from './setup'
 import type { Upstream } from './upstream'
 
-type Options = Pick<ChannelEvidence, 'isDisturbed' | 'store'> & {
+type Options = Pick<ChannelEvidence, 'isDisturbed' | 'hasLeft' | 'store'> & {
   setup: Setup
   upstream: Upstream
   url: string
@@ -23,7 +23,7 @@ type Options = Pick<ChannelEvidence, 'isDisturbed' | 'store'> & {
 
 /** Buyers with channels and their audit, for a soak. */
 export function createByChannel(options: Options) {
-  const { setup, upstream, store, isDisturbed } = options
+  const { setup, upstream, store, isDisturbed, hasLeft } = options
   const { lives, start, finish } = createChannelBuyers(options)
   const seen = new Set<string>()
   const found: Finding[] = []
@@ -43,7 +43,7 @@ export function createByChannel(options: Options) {
     /** The program must have ended. */
     async audit(): Promise<readonly Finding[]> {
       const calls = upstream.calls.filter(({ serial }) => serial.startsWith('c'))
-      const evidence = { setup, lives, calls, store, isDisturbed }
+      const evidence = { setup, lives, calls, store, isDisturbed, hasLeft }
       const findings = await auditChannels(evidence)
       figures = await channelFigures(evidence)
       return [...found, ...findings]

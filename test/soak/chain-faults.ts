@@ -18,7 +18,7 @@ const baseFeeMinWei = 100_000_000n
 const depthMax = 5
 
 /** Reorganises the chain and raises its base fee tenfold, repeatedly. */
-export function startChainFaults({ chain }: Site, random: Random): ChainFaults {
+export function startChainFaults({ chain, turn }: Site, random: Random): ChainFaults {
   const counts = new Map<string, number>()
   const ending = new AbortController()
   const count = (name: string) => counts.set(name, (counts.get(name) ?? 0) + 1)
@@ -61,7 +61,7 @@ export function startChainFaults({ chain }: Site, random: Random): ChainFaults {
       await nap(random.between(1_500, 5_000), ending.signal)
       if (ending.signal.aborted) return
       try {
-        await (random.chance(0.65) ? reorganise() : raiseBaseFee())
+        await turn(random.chance(0.65) ? reorganise : raiseBaseFee)
       } catch (error) {
         // A new block was mined in between, and the bytes are no longer valid.
         count(`not possible: ${error instanceof Error ? error.message.slice(0, 80) : 'unknown'}`)

@@ -4,6 +4,7 @@ import { channelAbi, channelTypedData, settlementAddress } from '../harness/chan
 import type { Audit } from './audit'
 import { type Life, readChannel, type Sent, sendAs } from './channels'
 import type { Finding, Kind } from './finding'
+import { logsOf } from './ledger'
 import type { ChannelRow, PaymentRow, Store } from './rows'
 import { mintedAtomic, type Setup, type Site, tokensOf } from './setup'
 import type { Call } from './upstream'
@@ -22,6 +23,8 @@ export type ChannelEvidence = {
   store: Pick<Store, 'channels'>
   /** Whether the program was killed or disturbed between these times, unix ms. */
   isDisturbed: (from: number, until: number) => boolean
+  /** Whether a balancer has left a gateway that may still answer a request, by its serial. */
+  hasLeft?: ((serial: string) => boolean) | undefined
 }
 
 type Case = ChannelEvidence & {
@@ -102,7 +105,7 @@ async function isCovered(life: Life, row: ChannelRow): Promise<boolean> {
   return BigInt(signed_atomic) >= BigInt(charged_atomic) && signer === life.wallet.account.address
 }
 
-/** Whether the chain has all that the ledger has: undefined when nothing is missing. */
+/** What the chain does not have yet, after a start, which claims all: undefined when nothing is missing. */
 export async function unswept({
   setup,
   lives,
@@ -121,8 +124,10 @@ export async function unswept({
       onChain?.claimedAtomic === BigInt(row.claimed_atomic) &&
       onChain.balanceAtomic === BigInt(row.balance_atomic)
     if (!isRead) return `the chain has ${printed(onChain)}, and the ledger ${printed(row)}`
-    if (row.withdraw_at !== null && row.charged_atomic !== row.claimed_atomic)
-      return `a withdrawal runs, and not all is claimed: ${printed(row)}`
+    const [charged, balance] = [BigInt(row.charged_atomic), onChain.balanceAtomic]
+    // A reorganisation may take a deposit; before a withdrawal ends all must be claimed.
+    const claimable = row.withdraw_at === null && balance < charged ? balance : charged
+    if (onChain.claimedAtomic < claimable) return `not all is claimed: ${printed(row)}`
   }
   return undefined
 }
@@ -187,18 +192,23 @@ function auditRequest(all: Case, request: Sent, own: readonly PaymentRow[]): Fin
   const add = (kind: Kind, what: string) =>
     void findings.push(finding(kind, what, request, ...own, ...calls))
   const isCut = all.isDisturbed(sentAt, (endedAt ?? Date.now()) + recordMs)
-  if (own.length > 1) add('double', 'a request was charged more than once')
-  const [payment] = own
+  const hasLeft = all.hasLeft?.(request.serial) ?? false
+  // Of a stream that its buyer has left a part was delivered.
+  if (own.length > 1 && !(isStream && hasLeft))
+    add('double', 'a request was charged more than once')
+  const payment = own.find(({ id }) => id === paymentId) ?? own[0]
   for (const each of own) {
-    const possible = chargesOf(calls, each.id, priceAtomic)
+    const possible = chargesOf(calls, each.id, { priceAtomic, hasLeft })
     if (!possible.includes(BigInt(each.amount_atomic)))
       add('mismatch', `charged ${each.amount_atomic}, and it cost ${possible.join(' or ')}`)
     const made = calls.filter((call) => call.paymentId === each.id).length
-    if (made > Math.max(1, each.attempts)) add('double', `${made} calls, ${each.attempts} attempts`)
+    // What was charged after its buyer had left is no attempt.
+    const most = hasLeft ? each.attempts + 1 : Math.max(1, each.attempts)
+    if (made > most) add('double', `${made} calls, ${each.attempts} attempts`)
   }
   switch (result) {
     case 'answered': {
-      const isFree = chargesOf(calls, paymentId ?? '', priceAtomic).includes(0n)
+      const isFree = chargesOf(calls, paymentId ?? '', { priceAtomic, hasLeft }).includes(0n)
       if (payment === undefined) {
         if (!isFree && !(isStream && isCut)) add('unpaid', 'an answer that was not charged')
       } else if (payment.id !== paymentId) add('double', 'answered and charged for another try')
@@ -223,12 +233,16 @@ function auditRequest(all: Case, request: Sent, own: readonly PaymentRow[]): Fin
 }
 
 /** What the answers that were made for a payment may cost. */
-function chargesOf(calls: readonly Call[], id: string, priceAtomic: bigint): readonly bigint[] {
+function chargesOf(
+  calls: readonly Call[],
+  id: string,
+  { priceAtomic, hasLeft }: { priceAtomic: bigint; hasLeft: boolean },
+): readonly bigint[] {
   const own = calls.filter(({ paymentId }) => paymentId === id)
   return own.flatMap((call) => {
-    if (call.end !== 'complete') return [0n]
-    if (call.model === undefined) return [priceAtomic]
-    return possibleCharges([call], { amountAtomic: priceAtomic })
+    if (call.model)
+      return possibleCharges([call], { amountAtomic: priceAtomic, byUse: { hasLeft } })
+    return call.end === 'complete' ? [priceAtomic] : [0n]
   })
 }
 
@@ -367,8 +381,7 @@ async function readContract(
   if (!hasEvents) return all
   for (const { chain } of sites) {
     const filter = { address: settlementAddress, fromBlock: '0x0', toBlock: 'latest' }
-    const logs = (await chain.rpc('eth_getLogs', [filter])) as { topics: Hex[]; data: Hex }[]
-    for (const { topics, data } of logs) {
+    for (const { topics, data } of await logsOf(chain, filter)) {
       const name = eventsOf[topics[0] ?? '']
       const onChain = all.get(topics[1] ?? '0x')
       // The first word of each is its own amount.

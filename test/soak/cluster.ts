@@ -2,6 +2,7 @@ import { join } from 'node:path'
 import { parseArgs } from 'node:util'
 import { Client } from 'pg'
 import { type Balancer, startBalancer } from './balancer'
+import { createByChannel } from './by-channel'
 import { auditCluster, type Read, unsettled } from './cluster-audit'
 import { createClusterFaults, disturbancesOf, type Member, takeAim } from './cluster-faults'
 import { createComeback } from './comeback'
@@ -21,11 +22,12 @@ import { createExplain } from './trail'
 import { startUpstream, type Upstream } from './upstream'
 
 /**
- * Disturbs three gateways over one PostgreSQL while 32 payers buy through a load balancer, and resource
- * servers settle each authorization at all gateways at once: kills, stops, also at a send, lost
- * connections, also inside commits, cancelled statements, crashes of PostgreSQL, absences and promotions
- * of its standby. Then it proves that no payment was lost or doubled and no answer was given without one. A seed repeats the random choices,
- * not the timing.
+ * Disturbs three gateways over one PostgreSQL while 32 payers and buyers with channels buy through a load
+ * balancer, and resource servers settle each authorization at all gateways at once: kills, stops, also at a
+ * send, lost connections, also inside commits, cancelled statements, crashes of PostgreSQL, absences and
+ * promotions of its standby. Then it proves that no payment was lost or doubled, no answer was given without
+ * one, and channels were charged, claimed and refunded what their answers cost. A seed repeats the random
+ * choices, not the timing.
  */
 
 const { values } = parseArgs({
@@ -37,6 +39,8 @@ if (!Number.isSafeInteger(faults) || faults < 0) throw new Error('--faults wants
 
 /** Wallets for trials. */
 const freshCount = Math.min(1_000, 40 + 4 * faults)
+/** Wallets for channels. */
+const channelCount = Math.min(300, 12 + faults)
 const gateways = 3
 const database = 'turnpike'
 /**
@@ -55,7 +59,7 @@ async function soak(): Promise<number> {
   process.stdout.write(`soak:cluster --faults ${faults} --seed ${seed}\n`)
   const undo: (() => unknown)[] = []
   try {
-    const setup = await startSetup(seed, freshCount)
+    const setup = await startSetup(seed, freshCount, channelCount)
     undo.push(setup.stop)
     const upstream = await startUpstream(random.fork('upstream'), gateways)
     undo.push(upstream.stop)
@@ -89,9 +93,20 @@ async function soak(): Promise<number> {
     const played = createClusterFaults({
       ...{ members: members.all, sends, postgres, random: draws, aim },
     })
-    const disturbances = () => [...disturbancesOf(played.played), ...members.fenced]
+    const disturbances = () => [
+      ...disturbancesOf(played.played),
+      ...members.fenced,
+      ...balancer.gone,
+    ]
+    const isDisturbed = (from: number, until: number) =>
+      disturbances().some((each) => each.from <= until && each.until >= from)
+    const shared = {
+      ...{ setup, upstream, random, url: balancer.url, pauseMaxMs: 300, isDisturbed },
+      hasLeft: (serial: string) => isLeft(balancer, serial),
+    }
+    const byChannel = createByChannel({ ...shared, store: storeOf(read) })
     const comeback = createComeback({
-      ...{ setup, upstream, random, url: balancer.url, pauseMaxMs: 300 },
+      ...shared,
       operator: {
         ...{ store: storeOf(read), directory, random: random.fork('operator'), change: read },
         executable: join(directory, 'turnpike'),
@@ -100,14 +115,13 @@ async function soak(): Promise<number> {
           ...{ REFUND_KEY: refunder.privateKey, DATABASE_URL: postgres.url(database) },
         }),
       },
-      isDisturbed: (from, until) =>
-        disturbances().some((each) => each.from <= until && each.until >= from),
       ...{ isSteady: true, startedLast: () => 0 },
     })
     await members.start()
     payers.start()
     calls.start()
     comeback.start()
+    byChannel.start()
     await played.play(faults)
     const noteLeft = () => markLeft(payers, balancer)
     const program = together(members.all, {
@@ -123,16 +137,22 @@ async function soak(): Promise<number> {
       payers: {
         purchases: payers.purchases,
         async finish(ms) {
-          await Promise.all([payers, calls, comeback].map((each) => each.finish(ms)))
+          await Promise.all([payers, calls, comeback, byChannel].map((each) => each.finish(ms)))
+          // A start claims and sweeps what is left at once.
+          for (const { program } of members.all) await program.stop()
+          await members.start()
         },
       },
-      moved: async () => sumOf(await calls.moved(), await comeback.moved()),
+      moved: async () =>
+        sumOf(await calls.moved(), await comeback.moved(), await byChannel.moved()),
+      missing: byChannel.missing,
       disturbances,
       title: `seed ${seed}`,
       more: async () => [
         ...(await auditCluster(setup, read)),
         ...(await calls.audit(read)),
         ...(await comeback.audit()),
+        ...(await byChannel.audit()),
         ...auditOverlaps(upstream.calls, disturbances()),
       ],
       explain: createExplain({
@@ -145,6 +165,7 @@ async function soak(): Promise<number> {
         ...[...played.counts, ...members.ends, ...balancer.counts].sort(),
         ...calls.figures(),
         ...comeback.figures(),
+        ...byChannel.figures(),
       ],
     })
   } finally {
@@ -168,6 +189,7 @@ function textOf({ setup, upstream, sends, baseUrl }: Shared) {
       rpcUrlsOf: ({ chain }) => [sends[index]?.urlOf(chain.url) ?? chain.url],
       facilitator: facilitatorTable,
       club: true,
+      channels: true,
       settleWaitSeconds: 25,
       replaceAfterSeconds: 20,
       baseUrl,
@@ -175,9 +197,13 @@ function textOf({ setup, upstream, sends, baseUrl }: Shared) {
 }
 
 /** The gateway takes the end of the balancer's connection for the buyer's. */
-function markLeft({ purchases }: Payers, { trail }: Balancer): void {
+function markLeft({ purchases }: Payers, balancer: Balancer): void {
   for (const { serial, byUse } of purchases)
-    if (byUse && trail.get(serial)?.some(({ did }) => did === 'left')) byUse.hasLeft = true
+    if (byUse && isLeft(balancer, serial)) byUse.hasLeft = true
+}
+
+function isLeft({ trail }: Balancer, serial: string): boolean {
+  return trail.get(serial)?.some(({ did }) => did === 'left') ?? false
 }
 
 /** The same for all gateways. */

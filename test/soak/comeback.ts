@@ -6,7 +6,7 @@ import { auditReturning, type Evidence, movedBy, returningFigures } from './retu
 import type { Setup } from './setup'
 import type { Upstream } from './upstream'
 
-type Options = Pick<Evidence, 'isDisturbed' | 'isSteady'> & {
+type Options = Pick<Evidence, 'isDisturbed' | 'isSteady' | 'hasLeft'> & {
   setup: Setup
   upstream: Upstream
   url: string
@@ -19,7 +19,7 @@ type Options = Pick<Evidence, 'isDisturbed' | 'isSteady'> & {
 
 /** Buyers who come back, with their operator and their audit, for a soak. */
 export function createComeback(options: Options) {
-  const { setup, upstream, isDisturbed, isSteady, startedLast } = options
+  const { setup, upstream, isDisturbed, isSteady, hasLeft, startedLast } = options
   const operator = createOperator(options.operator)
   const { sales, uses, start, finish } = createReturning({ ...options, refund: operator.refund })
   let evidence: Evidence | undefined
@@ -32,7 +32,7 @@ export function createComeback(options: Options) {
     async audit(): Promise<readonly Finding[]> {
       operator.stop()
       evidence = {
-        ...{ setup, sales, uses, isDisturbed, isSteady },
+        ...{ setup, sales, uses, isDisturbed, isSteady, hasLeft },
         calls: upstream.calls.filter(({ serial }) => serial.startsWith('r')),
         payments: (await options.operator.store.rows()).payments,
         entitled: await operator.entitled(),

@@ -143,7 +143,7 @@ fee_cap_gwei = "100"
 # A refund by itself waits while its gas costs more than its amount.
 eth_price_usd = 0.01
 replace_after_seconds = ${options.replaceAfterSeconds}
-gas_per_day_wei = { gateway = ${plenty}, facilitator = ${options.facilitator ? plenty : '"1"'}, desk = "1", sponsor = "1" }
+gas_per_day_wei = { gateway = ${plenty}, facilitator = ${options.facilitator ? plenty : '"1"'}, desk = "1", sponsor = "1", channels = ${plenty} }
 [networks."${id}".asset]
 symbol = "${asset.symbol}"
 address = "${asset.address}"

@@ -55,8 +55,7 @@ export async function readTransfers({ sites, payee }: Setup): Promise<Moved[]> {
     sites.map(async ({ id, network, chain }) => {
       const topics = [transferTopic, null, `0x${payee.slice(2).toLowerCase().padStart(64, '0')}`]
       const filter = { address: network.asset.address, topics, fromBlock: '0x0', toBlock: 'latest' }
-      const logs = (await chain.rpc('eth_getLogs', [filter])) as Log[]
-      return (await present(chain, logs)).map(
+      return (await logsOf(chain, filter)).map(
         (log): Moved => ({
           network: id,
           transaction: log.transactionHash,
@@ -78,8 +77,9 @@ type Log = {
   data: Hex
 }
 
-/** After a reorganisation anvil may also give the log of a transaction in the block that is gone. */
-async function present({ rpc }: Pick<Site['chain'], 'rpc'>, logs: readonly Log[]): Promise<Log[]> {
+/** Logs of the present chain: after a reorganisation anvil may also give those of the block that is gone. */
+export async function logsOf({ rpc }: Pick<Site['chain'], 'rpc'>, filter: object): Promise<Log[]> {
+  const logs = (await rpc('eth_getLogs', [filter])) as Log[]
   const kept: Log[] = []
   for (const [hash, own] of Map.groupBy(logs, ({ transactionHash }) => transactionHash)) {
     if (new Set(own.map(({ blockHash }) => blockHash)).size === 1) {

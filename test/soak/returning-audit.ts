@@ -2,7 +2,7 @@ import { type Hex, keccak256, stringToBytes, toEventSelector } from 'viem'
 import { mintedAtomic as refunderAtomic } from '../../src/demo/chains'
 import { poolPerDay } from './configuration'
 import type { Finding, Kind } from './finding'
-import { paidOn } from './ledger'
+import { logsOf, paidOn } from './ledger'
 import { capacities, type Sale, type Use } from './returning'
 import type { Entitled, EntitlementRow, PaymentRow, RefundRow, UseRow } from './rows'
 import { mintedAtomic, refunder, type Setup, tokensOf } from './setup'
@@ -26,6 +26,8 @@ export type Evidence = {
   isDisturbed: (from: number, until: number) => boolean
   /** Whether the chains keep their blocks and the nodes answer right. */
   isSteady: boolean
+  /** Whether a balancer has left a gateway that may still work on a request, by its serial. */
+  hasLeft?: ((serial: string) => boolean) | undefined
   /** Payments whose redemption ended before the program looked for the last time. */
   isOver: (paymentId: string) => boolean
 }
@@ -224,13 +226,17 @@ function auditRefusal(all: Case, use: Use, reason: string): Finding[] {
     if (all_.filter((each) => each.sentAt <= endedAt).length >= poolPerDay) return []
     return [finding('refused', 'refused while the pool had room', use)]
   }
-  if (taken >= has()) return []
+  // The first gateway that had it may hold a place for it.
+  const own = all.hasLeft?.(use.serial) ? 1 : 0
+  if (taken + own >= has()) return []
   return [finding('refused', `refused with ${taken} of ${has()} uses taken`, use)]
 }
 
 /** Whether it took a place: for good, or until its end. */
 function mayCount({ useOf }: Case, { nonce, result, endedAt }: Use, from: number): boolean {
-  if (result.kind === 'lost' && nonce !== undefined) return useOf.has(nonce)
+  // Also one that was refused at a second gateway, while the first still worked on it.
+  if (nonce !== undefined && useOf.has(nonce)) return true
+  if (result.kind === 'lost' && nonce !== undefined) return false
   if (result.kind !== 'said') return true
   // A failed one held its place while it ran; its end is recorded before its answer is sent.
   return result.status >= 500 && (endedAt ?? from) >= from
@@ -375,14 +381,13 @@ async function readRepaid({ sites }: Setup): Promise<Repaid[]> {
   const from = `0x${refunder.address.slice(2).toLowerCase().padStart(64, '0')}`
   const all = await Promise.all(
     sites.map(async ({ id, network, chain }) => {
-      const logsOf = async (topics: readonly string[]) =>
-        (await chain.rpc('eth_getLogs', [
-          { address: network.asset.address, topics, fromBlock: '0x0', toBlock: 'latest' },
-        ])) as { topics: Hex[]; data: Hex; transactionHash: Hex }[]
+      const { address } = network.asset
+      const read = (topics: readonly string[]) =>
+        logsOf(chain, { address, topics, fromBlock: '0x0', toBlock: 'latest' })
       const used = new Map(
-        (await logsOf([usedTopic, from])).map((log) => [log.transactionHash, log.topics[2]]),
+        (await read([usedTopic, from])).map((log) => [log.transactionHash, log.topics[2]]),
       )
-      return (await logsOf([transferTopic, from])).map(
+      return (await read([transferTopic, from])).map(
         (log): Repaid => ({
           nonce: used.get(log.transactionHash) ?? '0x',
           to: `0x${log.topics[2]?.slice(26)}`.toLowerCase(),

@@ -12,12 +12,20 @@ import {
 } from '../../src/demo/chains'
 import type * as Network from '../../src/protocol/Network'
 import * as Permit from '../../src/protocol/Permit'
+import { createTurn, pause, type Turn } from '../../src/settlement/state/wait'
 import { startChain } from '../harness/chains'
 import { networkOf } from '../harness/settlement'
 import { createRandom } from './random'
 
 /** A chain with the network that it stands for. */
-export type Site = { id: Network.Id; network: NetworkConfig; chain: Chain }
+export type Site = {
+  id: Network.Id
+  network: NetworkConfig
+  chain: Chain
+  /** Runs work while the chain mines nothing. */
+  turn: Turn
+  stop(): Promise<void>
+}
 
 export type Payer = {
   index: number
@@ -105,7 +113,7 @@ export async function startSetup(seed: string, freshCount = 0, channelCount = 0)
     (['usdg', 'usdc'] as const).map((manners) => startSite(manners, approving, funded)),
   )
   const sites = started.flatMap((each) => (each.status === 'fulfilled' ? [each.value] : []))
-  const stop = async () => void (await Promise.all(sites.map(({ chain }) => chain.stop())))
+  const stop = async () => void (await Promise.all(sites.map((site) => site.stop())))
   const failed = started.find((each) => each.status === 'rejected')
   if (failed === undefined) return { sites, payers, returning, fresh, channels, payee, stop }
   await stop()
@@ -118,7 +126,7 @@ async function startSite(
   funded: readonly `0x${string}`[],
 ): Promise<Site> {
   const { chainId } = networkOf('http://localhost', manners)
-  const chain = await startChain({ chainId, blockTimeMs })
+  const chain = await startChain({ chainId, mineNothing: true })
   const network = networkOf(chain.url, manners)
   try {
     await prepareChain(chain, network)
@@ -129,7 +137,30 @@ async function startSite(
     await chain.stop()
     throw error
   }
-  return { id: network.id, network, chain }
+  return { id: network.id, network, chain, ...startMining(chain) }
+}
+
+/**
+ * Mines a block each interval. The interval of anvil itself may end while anvil reorganises, and then it has
+ * blocks whose transactions its state does not have.
+ */
+function startMining(chain: Chain): Pick<Site, 'turn' | 'stop'> {
+  const turn = createTurn()
+  const ending = new AbortController()
+  const mining = (async () => {
+    while (!ending.signal.aborted) {
+      await pause(blockTimeMs, ending.signal)
+      await turn(() => mine(chain))
+    }
+  })()
+  return {
+    turn,
+    async stop() {
+      ending.abort()
+      await mining
+      await chain.stop()
+    },
+  }
 }
 
 /** Gives each its tokens. */

@@ -25,7 +25,7 @@ const beforeMs = 15_000
 export function createExplain({ logs, played, trail }: Sources): (finding: Finding) => string {
   return ({ text }) => {
     const ids = [...new Set(text.match(/pay_[0-9a-f]{32}|0x[0-9a-f]{64}/g) ?? [])]
-    const serial = /purchase (\d+-\d+)/.exec(text)?.[1] ?? ''
+    const serial = /(?:purchase |"serial":")(c\d+-\d+|r\d+|\d+-\d+)/.exec(text)?.[1] ?? ''
     const steps = trail.get(serial) ?? []
     const lines = linesOf(logs, ids)
     const times = [...steps, ...lines.filter(({ isOwn }) => isOwn)].map(({ at }) => at)

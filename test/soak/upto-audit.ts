@@ -1,7 +1,7 @@
 import type { Finding, Kind } from './finding'
 import { meter, type Reported } from './model'
 import { type Disturbance, isOfPaused } from './overlaps'
-import type { Purchase } from './purchase'
+import type { ByUse, Purchase } from './purchase'
 import type { AuthorizationRow, PaymentRow } from './rows'
 import type { Call } from './upstream'
 
@@ -42,7 +42,7 @@ const crashSlackMs = 2_000
  */
 export function possibleCharges(
   calls: readonly Call[],
-  { amountAtomic, byUse }: Pick<Purchase, 'amountAtomic' | 'byUse'>,
+  { amountAtomic, byUse }: { amountAtomic: bigint; byUse?: Pick<ByUse, 'hasLeft'> | undefined },
 ): readonly bigint[] {
   const [first] = calls
   if (first?.model === undefined) return [0n]

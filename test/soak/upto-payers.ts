@@ -111,11 +111,12 @@ export function fetchByUse(
     clearTimeout(timer)
     const { response, text, isWhole } = readAnswer(Buffer.concat(chunks).toString('latin1'))
     if (response?.status === 200) byUse.bytes = Math.max(byUse.bytes, text.length)
-    if (isLeaving) {
+    // Who leaves with a whole answer has its redeem token.
+    if (response !== undefined && isWhole) resolve({ kind: 'whole', response, text })
+    else if (isLeaving) {
       byUse.hasLeft = true
       resolve({ kind: 'left', bytes: text.length })
-    } else if (response !== undefined && isWhole) resolve({ kind: 'whole', response, text })
-    else reject(new Error('the connection broke'))
+    } else reject(new Error('the connection broke'))
   })
   return promise
 }

@@ -54,7 +54,8 @@ export async function serveGateway(config: Config, options: GatewayOptions = {})
 
 function unlimited(config: Config): Config {
   const budget = 10n ** 24n
-  const gasPerDayWei = { gateway: budget, facilitator: budget, desk: budget, sponsor: budget }
+  const spent = { gateway: budget, facilitator: budget, desk: budget }
+  const gasPerDayWei = { ...spent, sponsor: budget, channels: budget }
   return {
     ...config,
     service: { ...config.service, paidPerMinute: 1e9, mppOrder: [networkId] },
