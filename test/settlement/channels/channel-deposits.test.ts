@@ -156,9 +156,10 @@ describe.concurrent('a deposit', () => {
 
   test('a deposit that no event has shown counts for the voucher that needs it', async () => {
     await using own = await ownChannels({ terms: { withdrawDelayMs: 6_000_000 } })
-    const config = await own.opened()
+    // From the start: a channel whose event is gone is read again.
     own.net.tap.intercept = async ({ method }) =>
       method === 'eth_getLogs' ? { result: [] } : undefined
+    const config = await own.opened()
     const more = own.signDeposit(config, 1_000_000n)
     await own.send(account(8).address, Voucher.depositCall(config, more))
     expect(await own.row(config)).toMatchObject({ balanceAtomic: 5_000_000n })
