@@ -19,7 +19,7 @@ export type Channel = {
   signed: { maxAtomic: bigint; signature: Hex } | undefined
   /** The voucher of the request, or of the refund, that is under way. */
   reserved: Reserved | undefined
-  /** When the state of the chain was read. */
+  /** When the state of the chain was read. Each read is later than the one before, whatever the clock says. */
   syncedAt: number
   /** When a voucher was last reserved. */
   usedAt: number

@@ -182,9 +182,9 @@ function createChanges(change: MessagesBase['change']) {
        ${reservedColumns.map((name) => `${name} = CASE WHEN NOT (${isUseless}) THEN ${name} END`).join(', ')},
        balance_atomic = CASE WHEN ${isEmpty} AND NOT (${isOfRefund} OR ${isRaised})
          THEN reserved_atomic ELSE $balance END,
-       claimed_atomic = $claimed, withdraw_at = $withdrawAt,
-       refund_nonce = $refundNonce, synced_at = $now
-     WHERE id = $id RETURNING *`,
+       claimed_atomic = $claimed, withdraw_at = $withdrawAt, refund_nonce = $refundNonce,
+       synced_at = CASE WHEN $now > synced_at THEN $now ELSE synced_at + 1 END
+     WHERE id = $id AND synced_at = $syncedAt RETURNING *`,
   )
   const release = change(
     'soon',
@@ -201,10 +201,12 @@ function createChanges(change: MessagesBase['change']) {
      * Stores what the chain has. Where more was claimed than charged, as after a restored backup,
      * charged is raised to it, and the reservation of a request ends. Of a channel that is shown as empty,
      * what a request has reserved counts: a node may be behind the deposit, and only of an open channel is
-     * it released when the process is gone. A greater voucher has it read again. Undefined: not known.
+     * it released when the process is gone. A greater voucher has it read again.
+     * `syncedAt`: of the channel before the chain was read. Undefined where that is another one now:
+     * another process has stored what may be newer.
      */
-    async sync(id: Hex, state: OnChain, now: number) {
-      const [row] = await sync({ id: id.toLowerCase(), ...valuesOf(state, now) })
+    async sync({ id, syncedAt }: Pick<Channel, 'id' | 'syncedAt'>, state: OnChain, now: number) {
+      const [row] = await sync({ id: id.toLowerCase(), syncedAt, ...valuesOf(state, now) })
       return row && toChannel(row)
     },
     /** False when another reservation, or none, is there. */

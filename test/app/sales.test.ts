@@ -17,6 +17,7 @@ import { account } from '../../src/demo/accounts'
 import * as Problem from '../../src/protocol/Problem'
 import { dayMs, hourMs } from '../../src/protocol/Time'
 import { insertChannel, insertPayment } from '../harness/admin'
+import { sync } from '../harness/channel-rows'
 import { exitCode } from '../harness/command'
 import { countsOf } from '../harness/requests'
 import { temporary } from '../harness/settlement'
@@ -269,7 +270,7 @@ trial, pass: answers without a further payment.
     expect((await run({ csv: true })).text).toContain(',1,10000,0.010000\r\n')
     // A channel is never deleted. One without money is not open.
     const all = { balanceAtomic: 12_000n, claimedAtomic: 12_000n, refundNonce: 0n }
-    await ledger.channels.sync(id, { ...all, withdrawAt: undefined }, at)
+    await sync(ledger.channels, { id }, { ...all, withdrawAt: undefined }, at)
     expect((await run({})).text).not.toContain('not on chain yet')
   })
 

@@ -16,6 +16,7 @@ import {
   pay,
   reservedOf,
   signatureOf,
+  sync,
   type TestChannel,
 } from '../harness/channel-rows'
 import { outcomeOf } from '../harness/outcome'
@@ -302,14 +303,27 @@ describe('what the chain has', () => {
     const channel = await fresh()
     await pay(channels, channel, { baseAtomic: 0n, amountAtomic: 90n })
     await reserved(channel, 190n, 90n)
-    const synced = await channels.sync(channel.id, onChain({ claimedAtomic: 100n }), at + 9)
+    const synced = await sync(channels, channel, onChain({ claimedAtomic: 100n }), at + 9)
     expect(synced).toMatchObject({
       ...{ chargedAtomic: 100n, claimedAtomic: 100n, syncedAt: at + 9 },
       ...{ signed: undefined, reserved: undefined },
     })
     expect(synced).toEqual(await found(channel))
     expect(await pay(channels, channel, { baseAtomic: 100n, amountAtomic: 1n })).toBeDefined()
-    expect(await channels.sync(channelOf(channel.network).id, onChain(), at)).toBeUndefined()
+  })
+
+  test('attack: an older read does not follow a newer one, whatever the clocks say', async () => {
+    const channel = await found(await fresh())
+    const state = onChain({ balanceAtomic: 900n })
+    // Of a clock that is late.
+    expect(await channels.sync(channel, state, at - 9)).toMatchObject({ balanceAtomic: 900n })
+    expect(await channels.sync(channel, onChain(), at + 9)).toBeUndefined()
+    const { syncedAt } = await found(channel)
+    expect(syncedAt).toBeGreaterThan(channel.syncedAt)
+    expect(
+      await channels.sync({ ...channelOf(channel.network), syncedAt }, onChain(), at),
+    ).toBeUndefined()
+    expect(await found(channel)).toMatchObject({ balanceAtomic: 900n })
   })
 
   test('less claimed than before, after a reorganisation, leaves what was charged', async () => {
@@ -317,7 +331,7 @@ describe('what the chain has', () => {
     await pay(channels, channel, { baseAtomic: 0n, amountAtomic: 90n })
     const { id } = await reserved(channel, 190n, 90n)
     for (const claimedAtomic of [90n, 40n])
-      expect(await channels.sync(channel.id, onChain({ claimedAtomic }), at)).toMatchObject({
+      expect(await sync(channels, channel, onChain({ claimedAtomic }), at)).toMatchObject({
         ...{ chargedAtomic: 90n, claimedAtomic, signed: { maxAtomic: 90n }, reserved: { id } },
       })
   })
@@ -328,9 +342,9 @@ describe('what the chain has', () => {
     const refund = reservedOf(90n, { id: 'refund:4' })
     expect(await reserve(channel, 90n, refund)).toBe('reserved')
     const same = onChain({ claimedAtomic: 90n, refundNonce: 4n })
-    expect((await channels.sync(channel.id, same, at))?.reserved).toEqual(refund)
+    expect((await sync(channels, channel, same, at))?.reserved).toEqual(refund)
     const used = { ...same, balanceAtomic: 500n, refundNonce: 5n }
-    expect((await channels.sync(channel.id, used, at))?.reserved).toBeUndefined()
+    expect((await sync(channels, channel, used, at))?.reserved).toBeUndefined()
   })
 
   test('attack: a node behind the deposit does not make the request under way free', async () => {
@@ -338,21 +352,21 @@ describe('what the chain has', () => {
     await pay(channels, channel, { baseAtomic: 0n, amountAtomic: 10n })
     const { id } = await reserved(channel, 70n, 10n)
     const withdrawing = onChain({ balanceAtomic: 0n, withdrawAt: at })
-    expect(await channels.sync(channel.id, withdrawing, at)).toMatchObject({
+    expect(await sync(channels, channel, withdrawing, at)).toMatchObject({
       ...{ balanceAtomic: 0n, withdrawAt: at, reserved: { id } },
     })
     // Just what is reserved counts until the request has ended, so that the channel is open.
     const empty = onChain({ balanceAtomic: 0n })
     const reservedOnly = { balanceAtomic: 70n, withdrawAt: undefined, syncedAt: at + 9 }
     for (const syncedAt of [at + 8, at + 9])
-      expect(await channels.sync(channel.id, empty, syncedAt)).toMatchObject({
+      expect(await sync(channels, channel, empty, syncedAt)).toMatchObject({
         ...{ ...reservedOnly, syncedAt, reserved: { id } },
       })
     expect(await reserve(channel, 10n, reservedOf(60n))).toMatchObject({ reserved: { id } })
     const charge = { row: chargeRow(channel, id, { baseAtomic: 10n, amountAtomic: 50n }) }
     expect(await channels.charge(charge)).toMatchObject({ id })
     expect(await reserve(channel, 60n, reservedOf(71n))).toMatchObject({ reserved: undefined })
-    expect(await channels.sync(channel.id, empty, at)).toMatchObject({ balanceAtomic: 0n })
+    expect(await sync(channels, channel, empty, at)).toMatchObject({ balanceAtomic: 0n })
   })
 
   test('a refund of a channel that is shown as empty stays reserved', async () => {
@@ -360,10 +374,10 @@ describe('what the chain has', () => {
     const refund = reservedOf(0n, { id: 'refund:0' })
     expect(await reserve(channel, 0n, refund)).toBe('reserved')
     const empty = onChain({ balanceAtomic: 0n })
-    expect(await channels.sync(channel.id, empty, at)).toMatchObject({
+    expect(await sync(channels, channel, empty, at)).toMatchObject({
       ...{ balanceAtomic: 0n, reserved: refund },
     })
-    expect(await channels.sync(channel.id, { ...empty, refundNonce: 1n }, at)).toMatchObject({
+    expect(await sync(channels, channel, { ...empty, refundNonce: 1n }, at)).toMatchObject({
       ...{ balanceAtomic: 0n, reserved: undefined },
     })
   })
@@ -376,7 +390,7 @@ test('the lists have the open channels, what is unclaimed and who claims it', as
     expect(await channels.insert(channel, onChain(), at - 100 + made)).toBe(true)
     made++
     await pay(channels, channel, { baseAtomic: 0n, amountAtomic })
-    await channels.sync(channel.id, onChain(state), at)
+    await sync(channels, channel, onChain(state), at)
     return channel.id
   }
   let made = 0
@@ -418,7 +432,7 @@ test('a start releases what requests of the process before had reserved, and no 
   for (const channel of [one, other]) await before.channels.insert(channel, onChain(), at)
   await before.channels.reserve({ channelId: one.id, baseAtomic: 0n, reserved: reservedOf(10n) })
   // Also of a channel that is empty.
-  await before.channels.sync(one.id, onChain({ balanceAtomic: 0n }), at)
+  await sync(before.channels, one, onChain({ balanceAtomic: 0n }), at)
   await before.channels.reserve({ channelId: other.id, baseAtomic: 0n, reserved: refund })
   const { ledger: after } = databaseOf(db)
   expect(await pay(after.channels, one, { baseAtomic: 0n, amountAtomic: 10n })).toBeDefined()

@@ -1,5 +1,5 @@
 import type { Hex } from 'viem'
-import type { OnChain, Reserved } from '../../db/Channel'
+import type { OnChain, Reserved, Channel as Stored } from '../../db/Channel'
 import type { ChannelLedger } from '../../db/Ledger'
 import type { PaymentRow } from '../../db/schema'
 import { account } from '../../src/demo/accounts'
@@ -73,4 +73,15 @@ export async function pay(
   const answer = await channels.reserve({ channelId: channel.id, baseAtomic, reserved })
   if (answer !== 'reserved') return undefined
   return channels.charge({ row: chargeRow(channel, reserved.id, amounts, changes) })
+}
+
+/** Stores what the chain has of a channel, as it is read now. */
+export async function sync(
+  channels: ChannelLedger,
+  { id }: { id: Hex },
+  state: OnChain,
+  now: number,
+): Promise<Stored | undefined> {
+  const before = await channels.find(id)
+  return before && channels.sync(before, state, now)
 }

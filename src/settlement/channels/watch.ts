@@ -73,37 +73,50 @@ async function readFrom(
 }
 
 /** Reads channels that are known, and writes them to the ledger and the memory. Rejects as `readChannels`. */
-export async function syncChannels(
+export function syncChannels(
   context: Context,
   chain: ChainState,
   ids: readonly Hex[],
 ): Promise<void> {
-  const { changed, reads } = chain.channels
-  await reads(ids, async (page) => {
-    const marks = page.map((id) => changed.get(id))
-    const at = context.now()
-    const states = await readChannels(chain, page)
-    const write = async (id: Hex, index: number) => {
-      const state = states.get(id)
-      const safe = state && (await withoutRefund(context, id, state))
-      const read = safe && (await context.ledger.channels.sync(id, safe, at))
-      // What has changed since the read is read once more.
-      if (changed.get(id) === marks[index]) changed.delete(id)
-      if (read) note(context, chain.channels, remember(context.channels, read))
+  return chain.channels.reads(ids, (page) => syncPage(context, chain, page))
+}
+
+async function syncPage(context: Context, chain: ChainState, ids: readonly Hex[]): Promise<void> {
+  const { changed } = chain.channels
+  const before = await Promise.all(ids.map(context.ledger.channels.find))
+  const marks = ids.map((id) => changed.get(id))
+  const at = context.now()
+  const states = await readChannels(chain, ids)
+  const write = async (id: Hex, index: number) => {
+    const state = states.get(id)
+    const known = before[index]
+    if (known && state) {
+      const safe = await withoutRefund(context, known, state)
+      const read = await context.ledger.channels.sync(known, safe, at)
+      // Another process has read the chain meanwhile, before this one or after it.
+      if (read === undefined) return [id]
+      note(context, chain.channels, remember(context.channels, read))
     }
-    await Promise.all(page.map(write))
-  })
+    // What has changed since the read is read once more.
+    if (changed.get(id) === marks[index]) changed.delete(id)
+    return []
+  }
+  const again = (await Promise.all(ids.map(write))).flat()
+  if (again.length > 0) await syncPage(context, chain, again)
 }
 
 /**
  * A refund that a reorganisation has removed returns, though its reservation has ended. Until then the
  * channel has no more than after it.
  */
-async function withoutRefund({ ledger }: Context, id: Hex, state: OnChain): Promise<OnChain> {
+async function withoutRefund(
+  { ledger }: Context,
+  { id, balanceAtomic }: Channel,
+  state: OnChain,
+): Promise<OnChain> {
   const next = await attemptOf({ ledger }, refundJob(id, state.refundNonce), hasFailed)
-  const known = next?.row && (await ledger.channels.find(id))
-  if (known === undefined) return state
-  return { ...state, balanceAtomic: Amount.least(state.balanceAtomic, known.balanceAtomic) }
+  if (next?.row === undefined) return state
+  return { ...state, balanceAtomic: Amount.least(state.balanceAtomic, balanceAtomic) }
 }
 
 /** Sees to what follows from the state of a channel. */

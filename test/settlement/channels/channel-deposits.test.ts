@@ -4,6 +4,7 @@ import { execute, mine } from '../../../src/demo/chains'
 import { method } from '../../../src/protocol/Abi'
 import * as Voucher from '../../../src/protocol/Channel'
 import { setAutomine } from '../../harness/chains'
+import { onChain, sync } from '../../harness/channel-rows'
 import { type OwnChannels, ownChannels } from '../../harness/own-channels'
 import { isSend } from '../../harness/own-settlement'
 import { networkOf, startTap, until } from '../../harness/settlement'
@@ -170,6 +171,32 @@ describe.concurrent('a deposit', () => {
     const all = own.voucher(config, 6_000_000n, 6_000_000n - price)
     expect(await own.pay(all)).toMatchObject({ kind: 'authorized' })
   })
+
+  test.each([
+    ['older', 6_000_000n],
+    ['newer', 5_000_000n],
+  ])(
+    'a read that is %s than what another process stores is made again',
+    async (age, balanceAtomic) => {
+      await using own = await ownChannels({ terms: { withdrawDelayMs: 6_000_000 } })
+      const config = await own.opened()
+      const id = own.idOf(config)
+      const more = Voucher.depositCall(config, own.signDeposit(config, 1_000_000n))
+      own.net.tap.intercept = async ({ method, params = [] }) => {
+        if (method !== 'eth_call' || !JSON.stringify(params).includes(id.slice(2))) return undefined
+        own.net.tap.intercept = undefined
+        const before = await own.net.chain.rpc(method, params)
+        await own.send(account(8).address, more)
+        const state = onChain({ balanceAtomic })
+        const stored = await sync(own.fixture.ledger.channels, { id }, state, Date.now())
+        expect(stored).toMatchObject({ balanceAtomic })
+        return age === 'older' ? { result: before } : undefined
+      }
+      const all = own.voucher(config, 6_000_000n, 6_000_000n - price)
+      expect(await own.pay(all)).toMatchObject({ kind: 'authorized' })
+      expect(await own.row(config)).toMatchObject({ balanceAtomic: 6_000_000n })
+    },
+  )
 
   test('error: a deposit that is too small, late, unsigned, or above the balance sends nothing', async () => {
     await using own = await ownChannels()
