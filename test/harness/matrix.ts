@@ -22,8 +22,8 @@ const directory = join(import.meta.dir, '..')
 const cluster = await startForAll()
 const child = Bun.spawn(
   [
-    // Three processes, because a test waits more than it works.
-    ...[process.execPath, 'test', '--parallel=3', '--no-isolate'],
+    // More processes than cores, because a test waits more than it works.
+    ...[process.execPath, 'test', '--parallel=5', '--no-isolate'],
     `--timings=${join(directory, 'timings.json')}`,
     ...files.map((name) => paths.get(name) ?? name),
   ],
