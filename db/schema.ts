@@ -134,6 +134,11 @@ function isJson(column: Column): SQL {
  * no payment is in an impossible state.
  */
 
+/** The CHECKs of a table, by what follows its name in theirs. */
+function checksOf(table: string, rules: Readonly<Record<string, SQL>>) {
+  return Object.entries(rules).map(([name, rule]) => check(`${table}_${name}`, rule))
+}
+
 const deliveryStates = ['none', 'delivering', 'delivered'] as const
 /** States that the table allows; the code writes no row that is `signed`. */
 const transactionStates = ['signed', 'sent', 'mined', 'failed', 'replaced'] as const
@@ -236,62 +241,31 @@ export const payments = table(
       .where(sql`idempotency_key IS NOT NULL`),
     // Payments that a reorganisation could remove.
     index('payments_block').on(self.network, self.blockNumber).where(sql`block_number IS NOT NULL`),
-    check('payments_method', oneOf(self.method, ['eip3009', 'permit2', 'channel'])),
-    check(
-      'payments_network',
-      sql`${self.network} = 'eip155:' || ${self.chainId} AND ${self.chainId} > 0`,
-    ),
-    check(
-      'payments_addresses',
-      sql`${isAddress(self.asset)} AND ${isAddress(self.payer)} AND ${isAddress(self.payee)}`,
-    ),
-    check('payments_amount', sql`${isDecimal(self.amountAtomic)} AND ${self.amountAtomic} <> '0'`),
-    check('payments_nonce', isHex(self.nonce, 64)),
-    check('payments_window', sql`${isDecimal(self.validAfter)} AND ${isDecimal(self.validBefore)}`),
-    check('payments_product', oneOf(self.product, products.slice(0, 3))),
-    check('payments_protocol', oneOf(self.protocol, ['mpp', 'x402'])),
-    check('payments_state', oneOf(self.state, Object.keys(Payment.transitions))),
-    check('payments_transaction', isHex(self.transactionHash, 64)),
-    // A charge of a channel is confirmed by its voucher, without a log.
-    check(
-      'payments_confirmed',
-      sql`(${self.state} = 'confirmed' AND ${self.method} <> 'channel') = (${self.logIndex} IS NOT NULL) AND (${self.logIndex} IS NULL) = (${self.blockNumber} IS NULL) AND (${self.state} = 'confirmed') = (${self.confirmedAt} IS NOT NULL)`,
-    ),
-    check(
-      'payments_channel',
-      sql`${self.method} <> 'channel' OR (${self.state} = 'confirmed' AND ${self.product} = 'gateway' AND ${self.protocol} = 'x402')`,
-    ),
-    check('payments_delivery', oneOf(self.delivery, deliveryStates)),
-    // Independent of the state: a delivered payment whose receipt vanished stays delivered.
-    check(
-      'payments_attempts',
-      sql`${self.attempts} >= 0 AND (${self.delivery} = 'none' OR ${self.attempts} > 0)`,
-    ),
-    check(
-      'payments_delivered',
-      sql`(${self.delivery} = 'delivered') = (${self.deliveredAt} IS NOT NULL)`,
-    ),
-    check(
-      'payments_redeemable',
-      sql`(${self.redeemTokenHash} IS NULL) = (${self.redeemUntil} IS NULL)`,
-    ),
-    check(
-      'payments_credential',
-      sql`${self.credentialHash} IS NULL OR (${self.protocol} = 'x402' AND ${isDigest(self.credentialHash, 64)})`,
-    ),
-    // What was charged is at most what was signed.
-    check(
-      'payments_ceiling',
-      sql`${self.ceilingAtomic} IS NULL OR (${isDecimal(self.ceilingAtomic)} AND ${self.ceilingAtomic} <> '0' AND ${self.method} = 'permit2' AND ${self.protocol} = 'x402' AND (${isAtMost(self.amountAtomic, self.ceilingAtomic)}))`,
-    ),
-    check(
-      'payments_facilitator',
-      sql`(${self.facilitator} IS NULL) = (${self.ceilingAtomic} IS NULL) AND (${self.facilitator} IS NULL OR (${isAddress(self.facilitator)}))`,
-    ),
-    check(
-      'payments_flags',
-      sql`${isFlag(self.bound)} AND ${isFlag(self.truncated)} AND ${isFlag(self.answered)}`,
-    ),
+    ...checksOf('payments', {
+      method: oneOf(self.method, ['eip3009', 'permit2', 'channel']),
+      network: sql`${self.network} = 'eip155:' || ${self.chainId} AND ${self.chainId} > 0`,
+      addresses: sql`${isAddress(self.asset)} AND ${isAddress(self.payer)} AND ${isAddress(self.payee)}`,
+      amount: sql`${isDecimal(self.amountAtomic)} AND ${self.amountAtomic} <> '0'`,
+      nonce: isHex(self.nonce, 64),
+      window: sql`${isDecimal(self.validAfter)} AND ${isDecimal(self.validBefore)}`,
+      product: oneOf(self.product, products.slice(0, 3)),
+      protocol: oneOf(self.protocol, ['mpp', 'x402']),
+      state: oneOf(self.state, Object.keys(Payment.transitions)),
+      transaction: isHex(self.transactionHash, 64),
+      // A charge of a channel is confirmed by its voucher, without a log.
+      confirmed: sql`(${self.state} = 'confirmed' AND ${self.method} <> 'channel') = (${self.logIndex} IS NOT NULL) AND (${self.logIndex} IS NULL) = (${self.blockNumber} IS NULL) AND (${self.state} = 'confirmed') = (${self.confirmedAt} IS NOT NULL)`,
+      channel: sql`${self.method} <> 'channel' OR (${self.state} = 'confirmed' AND ${self.product} = 'gateway' AND ${self.protocol} = 'x402')`,
+      delivery: oneOf(self.delivery, deliveryStates),
+      // Independent of the state: a delivered payment whose receipt vanished stays delivered.
+      attempts: sql`${self.attempts} >= 0 AND (${self.delivery} = 'none' OR ${self.attempts} > 0)`,
+      delivered: sql`(${self.delivery} = 'delivered') = (${self.deliveredAt} IS NOT NULL)`,
+      redeemable: sql`(${self.redeemTokenHash} IS NULL) = (${self.redeemUntil} IS NULL)`,
+      credential: sql`${self.credentialHash} IS NULL OR (${self.protocol} = 'x402' AND ${isDigest(self.credentialHash, 64)})`,
+      // What was charged is at most what was signed.
+      ceiling: sql`${self.ceilingAtomic} IS NULL OR (${isDecimal(self.ceilingAtomic)} AND ${self.ceilingAtomic} <> '0' AND ${self.method} = 'permit2' AND ${self.protocol} = 'x402' AND (${isAtMost(self.amountAtomic, self.ceilingAtomic)}))`,
+      facilitator: sql`(${self.facilitator} IS NULL) = (${self.ceilingAtomic} IS NULL) AND (${self.facilitator} IS NULL OR (${isAddress(self.facilitator)}))`,
+      flags: sql`${isFlag(self.bound)} AND ${isFlag(self.truncated)} AND ${isFlag(self.answered)}`,
+    }),
   ],
 )
 
@@ -331,31 +305,21 @@ export const transactions = table(
     index('transactions_unfinished').on(self.state).where(sql`state IN ('signed', 'sent')`),
     // Transactions without a payment, which are few, for the gas of a period.
     index('transactions_unpaid').on(self.createdAt).where(sql`kind NOT IN ('payment', 'batch')`),
-    check('transactions_hash', isHex(self.hash, 64)),
-    check('transactions_network', isNetwork(self.network)),
-    check('transactions_nonce_range', sql`${self.nonce} >= 0`),
-    check('transactions_kind', oneOf(self.kind, transactionKinds)),
-    check('transactions_product', oneOf(self.product, products)),
-    check('transactions_addresses', sql`${isAddress(self.relayer)} AND ${isAddress(self.to)}`),
-    check('transactions_raw', startsWith(self.raw, '0x02')),
-    check(
-      'transactions_fees',
-      sql`${isDecimal(self.gasLimit)} AND ${isDecimal(self.maxFeeWei)} AND ${isDecimal(self.maxTipWei)}`,
-    ),
-    check('transactions_state', oneOf(self.state, transactionStates)),
-    check(
-      'transactions_included_block',
-      sql`(${self.state} IN ('mined', 'failed')) = (${self.blockNumber} IS NOT NULL)`,
-    ),
-    check(
-      'transactions_sent',
-      sql`${self.state} NOT IN ('sent', 'mined', 'failed') OR ${self.firstSentAt} IS NOT NULL`,
-    ),
-    check(
-      'transactions_cost',
-      sql`${self.costWei} IS NULL OR (${isDecimal(self.costWei)} AND ${self.state} IN ('mined', 'failed'))`,
-    ),
-    check('transactions_signed', sql`${self.state} <> 'signed' OR ${self.firstSentAt} IS NULL`),
+    ...checksOf('transactions', {
+      hash: isHex(self.hash, 64),
+      network: isNetwork(self.network),
+      nonce_range: sql`${self.nonce} >= 0`,
+      kind: oneOf(self.kind, transactionKinds),
+      product: oneOf(self.product, products),
+      addresses: sql`${isAddress(self.relayer)} AND ${isAddress(self.to)}`,
+      raw: startsWith(self.raw, '0x02'),
+      fees: sql`${isDecimal(self.gasLimit)} AND ${isDecimal(self.maxFeeWei)} AND ${isDecimal(self.maxTipWei)}`,
+      state: oneOf(self.state, transactionStates),
+      included_block: sql`(${self.state} IN ('mined', 'failed')) = (${self.blockNumber} IS NOT NULL)`,
+      sent: sql`${self.state} NOT IN ('sent', 'mined', 'failed') OR ${self.firstSentAt} IS NOT NULL`,
+      cost: sql`${self.costWei} IS NULL OR (${isDecimal(self.costWei)} AND ${self.state} IN ('mined', 'failed'))`,
+      signed: sql`${self.state} <> 'signed' OR ${self.firstSentAt} IS NULL`,
+    }),
   ],
 )
 
@@ -374,7 +338,9 @@ export const transactionMembers = table(
   (self) => [
     primaryKey({ columns: [self.transactionHash, self.position] }),
     index('transaction_members_payment').on(self.paymentId),
-    check('transaction_members_position', sql`${self.position} >= 0`),
+    ...checksOf('transaction_members', {
+      position: sql`${self.position} >= 0`,
+    }),
   ],
 )
 
@@ -398,9 +364,11 @@ export const answers = table(
   },
   (self) => [
     index('answers_expiry').on(self.expiresAt),
-    check('answers_status', sql`${self.status} BETWEEN 200 AND 599`),
-    check('answers_headers', isJson(self.headers)),
-    check('answers_times', sql`${self.expiresAt} > ${self.createdAt}`),
+    ...checksOf('answers', {
+      status: sql`${self.status} BETWEEN 200 AND 599`,
+      headers: isJson(self.headers),
+      times: sql`${self.expiresAt} > ${self.createdAt}`,
+    }),
   ],
 )
 
@@ -427,10 +395,12 @@ export const gasSpent = table(
   },
   (self) => [
     primaryKey({ columns: [self.network, self.product, self.day] }),
-    check('gas_spent_product', oneOf(self.product, products)),
-    check('gas_spent_day', isDay(self.day)),
-    check('gas_spent_wei', isDecimal(self.wei)),
-    check('gas_spent_wasted_wei', isDecimal(self.wastedWei)),
+    ...checksOf('gas_spent', {
+      product: oneOf(self.product, products),
+      day: isDay(self.day),
+      wei: isDecimal(self.wei),
+      wasted_wei: isDecimal(self.wastedWei),
+    }),
   ],
 )
 
@@ -472,20 +442,19 @@ export const jobs = table(
   },
   (self) => [
     index('jobs_unfinished').on(self.state).where(sql`state = 'broadcast'`),
-    check('jobs_kind', oneOf(self.kind, jobKinds)),
-    check('jobs_product', oneOf(self.product, products)),
-    check('jobs_network', isNetwork(self.network)),
-    check('jobs_nonce', sql`${self.nonce} >= 0`),
-    check('jobs_addresses', sql`${isAddress(self.relayer)} AND ${isAddress(self.to)}`),
-    check('jobs_value', isDecimal(self.valueWei)),
-    check('jobs_state', oneOf(self.state, jobStates)),
-    check('jobs_transaction', isHex(self.transactionHash, 64)),
-    check(
-      'jobs_included',
-      sql`(${self.state} IN ('confirmed', 'failed')) = (${self.blockNumber} IS NOT NULL) AND (${self.state} IN ('confirmed', 'failed')) = (${self.receipt} IS NOT NULL)`,
-    ),
-    check('jobs_ended', sql`(${self.state} = 'broadcast') = (${self.endedAt} IS NULL)`),
-    check('jobs_receipt', sql`${self.receipt} IS NULL OR ${isJson(self.receipt)}`),
+    ...checksOf('jobs', {
+      kind: oneOf(self.kind, jobKinds),
+      product: oneOf(self.product, products),
+      network: isNetwork(self.network),
+      nonce: sql`${self.nonce} >= 0`,
+      addresses: sql`${isAddress(self.relayer)} AND ${isAddress(self.to)}`,
+      value: isDecimal(self.valueWei),
+      state: oneOf(self.state, jobStates),
+      transaction: isHex(self.transactionHash, 64),
+      included: sql`(${self.state} IN ('confirmed', 'failed')) = (${self.blockNumber} IS NOT NULL) AND (${self.state} IN ('confirmed', 'failed')) = (${self.receipt} IS NOT NULL)`,
+      ended: sql`(${self.state} = 'broadcast') = (${self.endedAt} IS NULL)`,
+      receipt: sql`${self.receipt} IS NULL OR ${isJson(self.receipt)}`,
+    }),
   ],
 )
 
@@ -525,9 +494,11 @@ export const offers = table(
     primaryKey({
       columns: [self.merchant, self.route, self.network, self.asset, self.payTo, self.amountAtomic],
     }),
-    check('offers_addresses', isAddress(self.asset)),
-    check('offers_payee', isAddress(self.payTo)),
-    check('offers_amount', isDecimal(self.amountAtomic)),
+    ...checksOf('offers', {
+      addresses: isAddress(self.asset),
+      payee: isAddress(self.payTo),
+      amount: isDecimal(self.amountAtomic),
+    }),
   ],
 )
 
@@ -558,18 +529,14 @@ export const grants = table(
     // One per address, ever. This constraint decides every race.
     primaryKey({ columns: [self.network, self.address] }),
     index('grants_day').on(self.network, self.createdAt),
-    check('grants_kind', oneOf(self.kind, grantKinds)),
-    check('grants_network', isNetwork(self.network)),
-    check('grants_addresses', sql`${isAddress(self.address)} AND ${isAddress(self.token)}`),
-    check('grants_transaction', isHex(self.transactionHash, 64)),
-    check(
-      'grants_amounts',
-      sql`${isDecimal(self.amountWei)} AND ${self.amountWei} <> '0' AND ${isDecimal(self.feeWei)}`,
-    ),
-    check(
-      'grants_approve',
-      sql`(${self.kind} = 'approval') = (${self.approveHash} IS NOT NULL) AND (${self.approveHash} IS NULL OR (${isHex(self.approveHash, 64)}))`,
-    ),
+    ...checksOf('grants', {
+      kind: oneOf(self.kind, grantKinds),
+      network: isNetwork(self.network),
+      addresses: sql`${isAddress(self.address)} AND ${isAddress(self.token)}`,
+      transaction: isHex(self.transactionHash, 64),
+      amounts: sql`${isDecimal(self.amountWei)} AND ${self.amountWei} <> '0' AND ${isDecimal(self.feeWei)}`,
+      approve: sql`(${self.kind} = 'approval') = (${self.approveHash} IS NOT NULL) AND (${self.approveHash} IS NULL OR (${isHex(self.approveHash, 64)}))`,
+    }),
   ],
 )
 
@@ -592,11 +559,10 @@ export const grantTopUps = table(
       foreignColumns: [grants.network, grants.address],
     }),
     index('grant_top_ups_day').on(self.network, self.createdAt),
-    check('grant_top_ups_transaction', isHex(self.transactionHash, 64)),
-    check(
-      'grant_top_ups_amounts',
-      sql`${isDecimal(self.amountWei)} AND ${self.amountWei} <> '0' AND ${isDecimal(self.feeWei)}`,
-    ),
+    ...checksOf('grant_top_ups', {
+      transaction: isHex(self.transactionHash, 64),
+      amounts: sql`${isDecimal(self.amountWei)} AND ${self.amountWei} <> '0' AND ${isDecimal(self.feeWei)}`,
+    }),
   ],
 )
 
@@ -633,10 +599,12 @@ export const requests = table(
     primaryKey({
       columns: [self.day, self.merchant, self.route, self.client, self.step, self.detail],
     }),
-    check('requests_day', sql`${self.day} >= 0 AND ${self.day} % 86400000 = 0`),
-    check('requests_step', oneOf(self.step, steps)),
-    check('requests_detail', sql`(${self.detail} = '') = (${self.step} IN ('asked', 'paid'))`),
-    check('requests_times', sql`${self.times} >= 0`),
+    ...checksOf('requests', {
+      day: sql`${self.day} >= 0 AND ${self.day} % 86400000 = 0`,
+      step: oneOf(self.step, steps),
+      detail: sql`(${self.detail} = '') = (${self.step} IN ('asked', 'paid'))`,
+      times: sql`${self.times} >= 0`,
+    }),
   ],
 )
 
@@ -646,7 +614,9 @@ export const ownAccounts = table(
   { address: address('address').notNull(), addedAt: at('added_at').notNull() },
   (self) => [
     primaryKey({ columns: [self.address] }),
-    check('own_accounts_address', isAddress(self.address)),
+    ...checksOf('own_accounts', {
+      address: isAddress(self.address),
+    }),
   ],
 )
 
@@ -665,8 +635,10 @@ export const assets = table(
   },
   (self) => [
     primaryKey({ columns: [self.network, self.address] }),
-    check('assets_address', isAddress(self.address)),
-    check('assets_decimals', sql`${self.decimals} BETWEEN 0 AND 36`),
+    ...checksOf('assets', {
+      address: isAddress(self.address),
+      decimals: sql`${self.decimals} BETWEEN 0 AND 36`,
+    }),
   ],
 )
 
@@ -711,8 +683,10 @@ export const webhooks = table(
       .on(self.endpoint, self.subject, self.seq)
       .where(sql`state = 'waiting'`),
     index('webhooks_ended').on(self.endpoint, self.endedAt).where(sql`ended_at IS NOT NULL`),
-    check('webhooks_state', oneOf(self.state, messageStates)),
-    check('webhooks_ended_at', sql`(${self.state} = 'waiting') = (${self.endedAt} IS NULL)`),
+    ...checksOf('webhooks', {
+      state: oneOf(self.state, messageStates),
+      ended_at: sql`(${self.state} = 'waiting') = (${self.endedAt} IS NULL)`,
+    }),
   ],
 )
 
@@ -766,57 +740,29 @@ export const orders = table(
     index('orders_unfinished')
       .on(self.state)
       .where(sql`state IN ('settling', 'settled', 'swapping', 'refunding', 'held')`),
-    check('orders_id', sql`length(${self.id}) = 36 AND ${startsWith(self.id, 'ord_')}`),
-    check('orders_network', isNetwork(self.network)),
-    check(
-      'orders_addresses',
-      sql`${isAddress(self.token)} AND ${isAddress(self.pool)} AND ${isAddress(self.payer)} AND ${isAddress(self.recipient)}`,
-    ),
-    check(
-      'orders_amounts',
-      sql`${isDecimal(self.usdgAtomic)} AND ${self.usdgAtomic} <> '0' AND ${isDecimal(self.totalAtomic)} AND ${self.totalAtomic} <> '0' AND ${isDecimal(self.quotedAtomic)} AND ${isDecimal(self.floorAtomic)} AND ${self.floorAtomic} <> '0'`,
-    ),
-    check('orders_state', oneOf(self.state, Order.states)),
-    check('orders_settlement', isHex(self.settlementTx, 64)),
-    check('orders_swap', sql`${self.swapTx} IS NULL OR ${isHex(self.swapTx, 64)}`),
-    check('orders_refund', sql`${self.refundTx} IS NULL OR ${isHex(self.refundTx, 64)}`),
-    // Nothing was sent for an order before its money arrived.
-    check(
-      'orders_unsent',
-      sql`${self.state} NOT IN ('settling', 'settled', 'failed') OR (${self.swapTx} IS NULL AND ${self.refundTx} IS NULL AND ${self.refundReason} IS NULL)`,
-    ),
-    check(
-      'orders_swapped',
-      sql`${self.state} NOT IN ('swapping', 'delivered') OR (${self.swapTx} IS NOT NULL AND ${self.refundTx} IS NULL AND ${self.refundReason} IS NULL)`,
-    ),
-    check(
-      'orders_delivered',
-      sql`(${self.state} = 'delivered') = (${self.deliveredAtomic} IS NOT NULL) AND (${self.deliveredAtomic} IS NULL OR (${isDecimal(self.deliveredAtomic)} AND ${self.deliveredAtomic} <> '0'))`,
-    ),
-    // Only a swap that delivered gives change.
-    check(
-      'orders_returned',
-      sql`${self.returnedAtomic} IS NULL OR (${self.state} = 'delivered' AND ${isDecimal(self.returnedAtomic)} AND ${self.returnedAtomic} <> '0')`,
-    ),
-    check(
-      'orders_refunding',
-      sql`${self.state} NOT IN ('refunding', 'refunded') OR ${self.refundReason} IS NOT NULL`,
-    ),
-    check(
-      'orders_refunded',
-      sql`${self.state} <> 'refunded' OR (${self.refundTx} IS NOT NULL AND ${self.refundAttempts} > 0)`,
-    ),
-    // A refund has a reason, and each that was written counts as an attempt.
-    check(
-      'orders_attempts',
-      sql`${self.refundAttempts} >= 0 AND (${self.refundTx} IS NULL OR (${self.refundReason} IS NOT NULL AND ${self.refundAttempts} > 0))`,
-    ),
-    check('orders_held', sql`(${self.state} = 'held') = (${self.heldReason} IS NOT NULL)`),
-    check('orders_retry', sql`${self.retryAt} IS NULL OR ${self.state} = 'held'`),
-    check(
-      'orders_settled',
-      sql`${self.state} IN ('settling', 'failed') OR ${self.settledAt} IS NOT NULL`,
-    ),
+    ...checksOf('orders', {
+      id: sql`length(${self.id}) = 36 AND ${startsWith(self.id, 'ord_')}`,
+      network: isNetwork(self.network),
+      addresses: sql`${isAddress(self.token)} AND ${isAddress(self.pool)} AND ${isAddress(self.payer)} AND ${isAddress(self.recipient)}`,
+      amounts: sql`${isDecimal(self.usdgAtomic)} AND ${self.usdgAtomic} <> '0' AND ${isDecimal(self.totalAtomic)} AND ${self.totalAtomic} <> '0' AND ${isDecimal(self.quotedAtomic)} AND ${isDecimal(self.floorAtomic)} AND ${self.floorAtomic} <> '0'`,
+      state: oneOf(self.state, Order.states),
+      settlement: isHex(self.settlementTx, 64),
+      swap: sql`${self.swapTx} IS NULL OR ${isHex(self.swapTx, 64)}`,
+      refund: sql`${self.refundTx} IS NULL OR ${isHex(self.refundTx, 64)}`,
+      // Nothing was sent for an order before its money arrived.
+      unsent: sql`${self.state} NOT IN ('settling', 'settled', 'failed') OR (${self.swapTx} IS NULL AND ${self.refundTx} IS NULL AND ${self.refundReason} IS NULL)`,
+      swapped: sql`${self.state} NOT IN ('swapping', 'delivered') OR (${self.swapTx} IS NOT NULL AND ${self.refundTx} IS NULL AND ${self.refundReason} IS NULL)`,
+      delivered: sql`(${self.state} = 'delivered') = (${self.deliveredAtomic} IS NOT NULL) AND (${self.deliveredAtomic} IS NULL OR (${isDecimal(self.deliveredAtomic)} AND ${self.deliveredAtomic} <> '0'))`,
+      // Only a swap that delivered gives change.
+      returned: sql`${self.returnedAtomic} IS NULL OR (${self.state} = 'delivered' AND ${isDecimal(self.returnedAtomic)} AND ${self.returnedAtomic} <> '0')`,
+      refunding: sql`${self.state} NOT IN ('refunding', 'refunded') OR ${self.refundReason} IS NOT NULL`,
+      refunded: sql`${self.state} <> 'refunded' OR (${self.refundTx} IS NOT NULL AND ${self.refundAttempts} > 0)`,
+      // A refund has a reason, and each that was written counts as an attempt.
+      attempts: sql`${self.refundAttempts} >= 0 AND (${self.refundTx} IS NULL OR (${self.refundReason} IS NOT NULL AND ${self.refundAttempts} > 0))`,
+      held: sql`(${self.state} = 'held') = (${self.heldReason} IS NOT NULL)`,
+      retry: sql`${self.retryAt} IS NULL OR ${self.state} = 'held'`,
+      settled: sql`${self.state} IN ('settling', 'failed') OR ${self.settledAt} IS NOT NULL`,
+    }),
   ],
 )
 
@@ -876,50 +822,22 @@ export const authorizations = table(
     index('authorizations_idempotency')
       .on(self.merchant, self.route, self.payer, self.idempotencyKey)
       .where(sql`idempotency_key IS NOT NULL`),
-    check(
-      'authorizations_network',
-      sql`${self.network} = 'eip155:' || ${self.chainId} AND ${self.chainId} > 0`,
-    ),
-    check(
-      'authorizations_addresses',
-      sql`${isAddress(self.asset)} AND ${isAddress(self.payer)} AND ${isAddress(self.payee)} AND ${isAddress(self.facilitator)}`,
-    ),
-    check(
-      'authorizations_ceiling',
-      sql`${isDecimal(self.ceilingAtomic)} AND ${self.ceilingAtomic} <> '0'`,
-    ),
-    check('authorizations_nonce', isHex(self.nonce, 64)),
-    check(
-      'authorizations_window',
-      sql`${isDecimal(self.validAfter)} AND ${isDecimal(self.validBefore)}`,
-    ),
-    check('authorizations_product', oneOf(self.product, ['gateway', 'facilitator'])),
-    check('authorizations_state', oneOf(self.state, Object.keys(Authorization.transitions))),
-    check(
-      'authorizations_charge',
-      sql`(${self.chargeAtomic} IS NULL) = (${self.state} = 'authorized') AND (${self.chargeAtomic} IS NULL OR (${isDecimal(self.chargeAtomic)}))`,
-    ),
-    // Only what costs nothing is void, and nothing else is settled.
-    check(
-      'authorizations_void',
-      sql`${self.chargeAtomic} IS NULL OR (${self.chargeAtomic} = '0') = (${self.state} = 'void')`,
-    ),
-    check(
-      'authorizations_most',
-      sql`${self.chargeAtomic} IS NULL OR ${isAtMost(self.chargeAtomic, self.ceilingAtomic)}`,
-    ),
-    check(
-      'authorizations_units',
-      sql`(${self.units} IS NULL) = (${self.chargeAtomic} IS NULL) AND (${self.units} IS NULL OR ${isJson(self.units)})`,
-    ),
-    check(
-      'authorizations_delivered',
-      sql`${self.isDelivered} = (${self.upstreamStatus} IS NOT NULL) AND (${isUnset(self.isDelivered)} OR ${self.state} <> 'authorized')`,
-    ),
-    check(
-      'authorizations_flags',
-      sql`${isFlag(self.bound)} AND ${isFlag(self.truncated)} AND ${isFlag(self.isDelivered)}`,
-    ),
+    ...checksOf('authorizations', {
+      network: sql`${self.network} = 'eip155:' || ${self.chainId} AND ${self.chainId} > 0`,
+      addresses: sql`${isAddress(self.asset)} AND ${isAddress(self.payer)} AND ${isAddress(self.payee)} AND ${isAddress(self.facilitator)}`,
+      ceiling: sql`${isDecimal(self.ceilingAtomic)} AND ${self.ceilingAtomic} <> '0'`,
+      nonce: isHex(self.nonce, 64),
+      window: sql`${isDecimal(self.validAfter)} AND ${isDecimal(self.validBefore)}`,
+      product: oneOf(self.product, ['gateway', 'facilitator']),
+      state: oneOf(self.state, Object.keys(Authorization.transitions)),
+      charge: sql`(${self.chargeAtomic} IS NULL) = (${self.state} = 'authorized') AND (${self.chargeAtomic} IS NULL OR (${isDecimal(self.chargeAtomic)}))`,
+      // Only what costs nothing is void, and nothing else is settled.
+      void: sql`${self.chargeAtomic} IS NULL OR (${self.chargeAtomic} = '0') = (${self.state} = 'void')`,
+      most: sql`${self.chargeAtomic} IS NULL OR ${isAtMost(self.chargeAtomic, self.ceilingAtomic)}`,
+      units: sql`(${self.units} IS NULL) = (${self.chargeAtomic} IS NULL) AND (${self.units} IS NULL OR ${isJson(self.units)})`,
+      delivered: sql`${self.isDelivered} = (${self.upstreamStatus} IS NOT NULL) AND (${isUnset(self.isDelivered)} OR ${self.state} <> 'authorized')`,
+      flags: sql`${isFlag(self.bound)} AND ${isFlag(self.truncated)} AND ${isFlag(self.isDelivered)}`,
+    }),
   ],
 )
 
@@ -967,31 +885,18 @@ export const channels = table(
     index('channels_open')
       .on(self.network, self.createdAt, self.id)
       .where(sql`balance_atomic <> claimed_atomic OR withdraw_at IS NOT NULL`),
-    check('channels_id', sql`${isHex(self.id, 64)} AND ${isHex(self.salt, 64)}`),
-    check('channels_network', isNetwork(self.network)),
-    check(
-      'channels_addresses',
-      sql`${isAddress(self.payer)} AND ${isAddress(self.payerAuthorizer)} AND ${isAddress(self.receiver)} AND ${isAddress(self.receiverAuthorizer)} AND ${isAddress(self.token)}`,
-    ),
-    check('channels_delay', sql`${self.withdrawDelay} > 0`),
-    check(
-      'channels_chain',
-      sql`${isDecimal(self.balanceAtomic)} AND ${isDecimal(self.claimedAtomic)} AND ${isDecimal(self.refundNonce)}`,
-    ),
-    check(
-      'channels_charged',
-      sql`${isDecimal(self.chargedAtomic)} AND (${isAtMost(self.claimedAtomic, self.chargedAtomic)})`,
-    ),
-    // What was charged is at most what was signed.
-    check(
-      'channels_signed',
-      sql`(${self.signedAtomic} IS NULL) = (${self.signature} IS NULL) AND (${self.signedAtomic} IS NULL OR (${isDecimal(self.signedAtomic)} AND (${isAtMost(self.chargedAtomic, self.signedAtomic)})))`,
-    ),
-    // Only an open channel has a request, so the index finds those that a process has left.
-    check(
-      'channels_reserved',
-      sql`(${self.reservedId} IS NULL) = (${self.reservedAtomic} IS NULL) AND (${self.reservedId} IS NULL) = (${self.reservedSignature} IS NULL) AND (${self.reservedId} IS NULL) = (${self.reservedFingerprint} IS NULL) AND (${self.reservedId} IS NULL) = (${self.reservedAt} IS NULL) AND (${self.reservedAtomic} IS NULL OR (${isDecimal(self.reservedAtomic)})) AND (${self.reservedId} IS NULL OR ${self.reservedId} LIKE 'refund:%' OR ${self.balanceAtomic} <> ${self.claimedAtomic} OR ${self.withdrawAt} IS NOT NULL)`,
-    ),
+    ...checksOf('channels', {
+      id: sql`${isHex(self.id, 64)} AND ${isHex(self.salt, 64)}`,
+      network: isNetwork(self.network),
+      addresses: sql`${isAddress(self.payer)} AND ${isAddress(self.payerAuthorizer)} AND ${isAddress(self.receiver)} AND ${isAddress(self.receiverAuthorizer)} AND ${isAddress(self.token)}`,
+      delay: sql`${self.withdrawDelay} > 0`,
+      chain: sql`${isDecimal(self.balanceAtomic)} AND ${isDecimal(self.claimedAtomic)} AND ${isDecimal(self.refundNonce)}`,
+      charged: sql`${isDecimal(self.chargedAtomic)} AND (${isAtMost(self.claimedAtomic, self.chargedAtomic)})`,
+      // What was charged is at most what was signed.
+      signed: sql`(${self.signedAtomic} IS NULL) = (${self.signature} IS NULL) AND (${self.signedAtomic} IS NULL OR (${isDecimal(self.signedAtomic)} AND (${isAtMost(self.chargedAtomic, self.signedAtomic)})))`,
+      // Only an open channel has a request, so the index finds those that a process has left.
+      reserved: sql`(${self.reservedId} IS NULL) = (${self.reservedAtomic} IS NULL) AND (${self.reservedId} IS NULL) = (${self.reservedSignature} IS NULL) AND (${self.reservedId} IS NULL) = (${self.reservedFingerprint} IS NULL) AND (${self.reservedId} IS NULL) = (${self.reservedAt} IS NULL) AND (${self.reservedAtomic} IS NULL OR (${isDecimal(self.reservedAtomic)})) AND (${self.reservedId} IS NULL OR ${self.reservedId} LIKE 'refund:%' OR ${self.balanceAtomic} <> ${self.claimedAtomic} OR ${self.withdrawAt} IS NOT NULL)`,
+    }),
   ],
 )
 
@@ -1026,23 +931,13 @@ export const entitlements = table(
       .on(self.wallet, self.merchant, self.route, self.fingerprint, self.id)
       .where(sql`wallet IS NOT NULL`),
     index('entitlements_expiry').on(self.expiresAt).where(sql`expires_at IS NOT NULL`),
-    check(
-      'entitlements_kind',
-      sql`${oneOf(self.kind, Entitlement.kinds)} AND ${self.id} LIKE ${self.kind} || '|%'`,
-    ),
-    // The trials of a day are of no wallet.
-    check(
-      'entitlements_wallet',
-      sql`(${self.kind} = 'day') = (${self.wallet} IS NULL) AND (${self.kind} = 'day') = (${self.network} IS NULL) AND (${self.wallet} IS NULL OR (${isAddress(self.wallet)} AND ${isNetwork(self.network)}))`,
-    ),
-    check(
-      'entitlements_payment',
-      sql`(${self.kind} IN ('again', 'pass')) = (${self.paymentId} IS NOT NULL) AND (${self.paymentId} IS NULL) = (${self.periodMs} IS NULL) AND (${self.periodMs} IS NULL OR ${self.periodMs} > 0) AND (${self.kind} = 'again') = (${self.fingerprint} IS NOT NULL)`,
-    ),
-    check(
-      'entitlements_uses',
-      sql`${self.uses} >= 0 AND ${self.uses} <= ${self.usesMax} AND ${self.uses} <= ${self.attempts} AND ${self.usesMax} > 0`,
-    ),
+    ...checksOf('entitlements', {
+      kind: sql`${oneOf(self.kind, Entitlement.kinds)} AND ${self.id} LIKE ${self.kind} || '|%'`,
+      // The trials of a day are of no wallet.
+      wallet: sql`(${self.kind} = 'day') = (${self.wallet} IS NULL) AND (${self.kind} = 'day') = (${self.network} IS NULL) AND (${self.wallet} IS NULL OR (${isAddress(self.wallet)} AND ${isNetwork(self.network)}))`,
+      payment: sql`(${self.kind} IN ('again', 'pass')) = (${self.paymentId} IS NOT NULL) AND (${self.paymentId} IS NULL) = (${self.periodMs} IS NULL) AND (${self.periodMs} IS NULL OR ${self.periodMs} > 0) AND (${self.kind} = 'again') = (${self.fingerprint} IS NOT NULL)`,
+      uses: sql`${self.uses} >= 0 AND ${self.uses} <= ${self.usesMax} AND ${self.uses} <= ${self.attempts} AND ${self.usesMax} > 0`,
+    }),
   ],
 )
 
@@ -1063,8 +958,10 @@ export const entitlementUses = table(
   (self) => [
     index('entitlement_uses_running').on(self.state).where(sql`state = 'running'`),
     index('entitlement_uses_created').on(self.createdAt),
-    check('entitlement_uses_state', oneOf(self.state, Entitlement.useStates)),
-    check('entitlement_uses_wallet', isAddress(self.wallet)),
+    ...checksOf('entitlement_uses', {
+      state: oneOf(self.state, Entitlement.useStates),
+      wallet: isAddress(self.wallet),
+    }),
   ],
 )
 
@@ -1089,11 +986,13 @@ export const refunds = table(
   (self) => [
     index('refunds_created').on(self.createdAt, self.paymentId),
     index('refunds_open').on(self.createdAt, self.paymentId).where(sql`paid_hash IS NULL`),
-    check('refunds_account', isAddress(self.account)),
-    check('refunds_amount', sql`${isDecimal(self.amountAtomic)} AND ${self.amountAtomic} <> '0'`),
-    check('refunds_reason', oneOf(self.reason, Refund.reasons)),
-    check('refunds_attempts', sql`${self.attempts} >= 0`),
-    check('refunds_paid', sql`${self.paidHash} IS NULL OR (${isHex(self.paidHash, 64)})`),
+    ...checksOf('refunds', {
+      account: isAddress(self.account),
+      amount: sql`${isDecimal(self.amountAtomic)} AND ${self.amountAtomic} <> '0'`,
+      reason: oneOf(self.reason, Refund.reasons),
+      attempts: sql`${self.attempts} >= 0`,
+      paid: sql`${self.paidHash} IS NULL OR (${isHex(self.paidHash, 64)})`,
+    }),
   ],
 )
 
