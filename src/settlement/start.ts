@@ -302,7 +302,7 @@ function createChainState(network: NetworkConfig, options: SettlementOptions): C
       lostRaw: new Map(),
       restores: new Map(),
     },
-    channels: createChannelWatch(),
+    channels: createChannelWatch(options.now),
     room: () => {},
   }
 }

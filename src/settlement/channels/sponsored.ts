@@ -2,14 +2,13 @@ import type { Channel, OnChain } from '../../../db/Channel'
 import type { JobRider } from '../../../db/Ledger'
 import { fees, pollMs, priceOf } from '../../chain/head'
 import { zero } from '../../protocol/Address'
-import { hourMs } from '../../protocol/Time'
 import * as Refusals from '../read/refusals'
 import type { Job, JobCall, JobEnd } from '../send/Job'
 import { microUsdOf } from '../state/availability'
 import type { ChainState, Context } from '../state/state'
 import { pause } from '../state/wait'
 import { claimBaseGas, claimRowGas, runChannelJob } from './send'
-import { type Presented, remember } from './state'
+import { type Presented, perHour, remember } from './state'
 import { readChannels, syncChannels } from './watch'
 
 /*
@@ -42,8 +41,13 @@ export async function runSponsored(
   { kind, id, signer, call, rider }: Sponsored,
   waitMs: number,
 ): Promise<Exclude<JobEnd, { kind: 'refused' }>> {
-  const refusal = call && countSigner(context, chain, signer)
-  if (refusal) return refusal
+  const { signers } = chain.channels
+  const waitSeconds = call ? signers.waitSeconds(signer) : 0
+  if (waitSeconds > 0) {
+    const detail = `A signer may send ${perHour} deposits or refunds in an hour; try again later.`
+    return Refusals.later(detail, waitSeconds)
+  }
+  if (call) signers.add(signer)
   // The code of a payer can use all of the gas, and refunds can be asked for again and again: both leave half of
   // the budget to other deposits.
   const sparesHalf = kind === 'refund' || call?.runsCode === true
@@ -52,9 +56,7 @@ export async function runSponsored(
   const options = { waitMs: Math.max(0, waitMs), ...(rider && { rider }) }
   const ended = await runChannelJob(context, chain, job, options)
   const end = ended.kind === 'refused' ? changed : ended
-  const { fullAt } = chain.channels
-  if (call && end.kind === 'unavailable')
-    fullAt.set(signer, (fullAt.get(signer) ?? 0) - hourMs / perHour)
+  if (call && end.kind === 'unavailable') signers.takeBack(signer)
   if (end.kind !== 'unavailable') context.metrics.channelJob(chain.network.id, kind, end.kind)
   return end
 }
@@ -72,29 +74,6 @@ function claimsWei({ head, network, channels: { open, unclaimedAtomic } }: Chain
   const rows = BigInt(Math.floor(Math.min(open, reservedRowsMax, worthIt)))
   const { maxFeeWei } = fees(head, network.feeCapWei)
   return (claimBaseGas + rows * claimRowGas) * maxFeeWei
-}
-
-/** Deposits of one signer in an hour, and refunds. */
-const perHour = 10
-
-const signersMax = 10_000
-
-/** Counts a job of a signer, unless it has sent too many. Call it just before the job is sent. */
-function countSigner(
-  { now }: Context,
-  { channels: { fullAt } }: ChainState,
-  signer: string,
-): Refusals.Unavailable | undefined {
-  const time = now()
-  const full = Math.max(fullAt.get(signer) ?? 0, time) + hourMs / perHour
-  if (full - time > hourMs) {
-    const detail = `A signer may send ${perHour} deposits or refunds in an hour; try again later.`
-    return Refusals.later(detail, Math.ceil((full - time - hourMs) / 1000))
-  }
-  if (fullAt.size >= signersMax)
-    for (const [each, at] of fullAt) if (at <= time) fullAt.delete(each)
-  fullAt.set(signer, full)
-  return undefined
 }
 
 /** Longest wait for a node that is behind the one that showed the end of a job, ms. */

@@ -6,8 +6,10 @@ import type { Rows } from '../../../db/Ledger'
 import type { Payment } from '../../../db/Payment'
 import type * as Voucher from '../../protocol/Channel'
 import * as Crypto from '../../protocol/Crypto'
+import { hourMs } from '../../protocol/Time'
 import type { Transfer } from '../../protocol/Transfer'
 import type { ChannelTerms } from '../../protocol/X402'
+import { createDebts } from '../state/debts'
 import { createBatches } from '../state/wait'
 
 /** Payment channels in the memory of this process. The ledger has every channel. */
@@ -70,10 +72,13 @@ export type Owed = { receiver: Address; token: Address }
 /** Channels that one call reads. */
 export const pageMax = 100
 
+/** Deposits of one signer in an hour, and refunds. */
+export const perHour = 10
+
 /** What this process does about the channels of a network. */
 export type ChannelWatch = ReturnType<typeof createChannelWatch>
 
-export function createChannelWatch() {
+export function createChannelWatch(now: () => number) {
   return {
     /** What offers say of channels, as long as nothing changes. */
     terms: undefined as ChannelTerms | undefined,
@@ -126,8 +131,8 @@ export function createChannelWatch() {
 
     /** The newest deposit of a channel, and what the channel was charged before. */
     deposits: new Map<Hex, { id: string; chargedAtomic: bigint }>(),
-    /** When a signer may send the full number of deposits and refunds again, unix ms. */
-    fullAt: new Map<string, number>(),
+    /** Deposits and refunds of signers. */
+    signers: createDebts(now, perHour, hourMs),
   }
 }
 

@@ -1,10 +1,11 @@
 import type { Address } from 'viem'
-import type { AuthorizationLedger, Buyer } from '../../../db/authorizations'
+import type { AuthorizationLedger, Buyer, Loss } from '../../../db/authorizations'
 import type { LaneLedger } from '../../../db/LaneLedger'
 import type { WriteEvent } from '../../log'
 import * as Amount from '../../protocol/Amount'
 import { dayMs, hourMs } from '../../protocol/Time'
 import * as Refusals from '../read/refusals'
+import { createDebts } from '../state/debts'
 
 /*
  * By `upto` a merchant works before it is paid. Its risk with a payer is what is open and what was lost,
@@ -30,7 +31,7 @@ type BuyerOf = Pick<Buyer, 'payer' | 'merchant'>
 
 export type Credit = ReturnType<typeof createCredit>
 
-export type CreditOptions = {
+type CreditOptions = {
   ledger: Pick<AuthorizationLedger, 'lossesSince' | 'standingOf'>
   lanes: Pick<LaneLedger, 'isShared' | 'gateways'>
   /** Undefined: nothing is limited. */
@@ -46,51 +47,65 @@ const quietMs = hourMs
 const staleMs = 60_000
 /** Payers without risk of which the standing is kept, at each merchant. */
 const accountsMax = 10_000
-/** Answers that cost nothing, of one payer and of one address, within ten minutes. */
+/**
+ * Answers that cost nothing, of one payer and of one address, within ten minutes. A request may be what makes
+ * an upstream fail, such as a text that its filters refuse near the end of the answer. After a few of these the
+ * key waits, or it would have the work of the upstream for nothing.
+ */
 const unpaidMax = { payer: 5, client: 30 }
+const unpaidWindowMs = 600_000
 
 /** One payer at one merchant. */
-type Account = {
-  /** At least this much was paid, by network. */
-  paid: Map<string, { atomic: bigint; readAt: number }>
-  /** What it has signed for other payers since the start. */
-  signedAtomic: bigint
-  /** All that was ever lost, with what this process has added since it was read. */
-  lostAtomic: bigint
-  openAtomic: bigint
-  /** Losses within a day, by id, and their sum. */
-  losses: Map<string, Loss>
-  dayAtomic: bigint
-  /** What it adds to the risk of the merchant, and the part of it that is not open. */
-  riskAtomic: bigint
-  lossAtomic: bigint
+function createAccount() {
+  return {
+    /** At least this much was paid, by network. */
+    paid: new Map<string, { atomic: bigint; readAt: number }>(),
+    /** What it has signed for other payers since the start. */
+    signedAtomic: 0n,
+    /** All that was ever lost, with what this process has added since it was read. */
+    lostAtomic: 0n,
+    openAtomic: 0n,
+    /** Losses within a day, and their sum. */
+    losses: new Set<Loss>(),
+    dayAtomic: 0n,
+    /** What it adds to the risk of the merchant, and the part of it that is not open. */
+    riskAtomic: 0n,
+    lossAtomic: 0n,
+  }
 }
 
-type Loss = { id: string; atomic: bigint; at: number; account: Account; book: Book; isOwn: boolean }
+type Account = ReturnType<typeof createAccount> & { book: Book }
+
+/** `isOwn`: this process has caused it, or has found it at its start. */
+type Counted = { loss: Loss; account: Account; isOwn: boolean }
 
 /** One merchant. */
-type Book = {
-  accounts: Map<Address, Account>
-  /** Sums of the accounts: strangers cause accounts, and each request needs the sums. */
-  riskAtomic: bigint
-  lossAtomic: bigint
-  /** Losses within a day that this process has caused or found at its start. */
-  ownAtomic: bigint
-  spentLoggedAt: number | undefined
+function createBook() {
+  return {
+    accounts: new Map<Address, Account>(),
+    /** Sums of the accounts: strangers cause accounts, and each request needs the sums. */
+    riskAtomic: 0n,
+    lossAtomic: 0n,
+    /** Losses within a day that are own ones. */
+    ownAtomic: 0n,
+    spentLoggedAt: undefined as number | undefined,
+  }
 }
+
+type Book = ReturnType<typeof createBook>
 
 type State = CreditOptions & {
   books: Map<string, Book>
   /** Oldest first. */
-  losses: Map<string, Loss>
+  losses: Map<string, Counted>
   loaded: Promise<void> | undefined
 }
 
 export function createCredit(options: CreditOptions) {
   const { now, limitsOf } = options
   const state: State = { ...options, books: new Map(), losses: new Map(), loaded: undefined }
-  const payers = createDebts(now, unpaidMax.payer)
-  const clients = createDebts(now, unpaidMax.client)
+  const payers = createDebts(now, unpaidMax.payer, unpaidWindowMs)
+  const clients = createDebts(now, unpaidMax.client, unpaidWindowMs)
   return {
     /** Reads what is known of a payer, unless it is known to have paid enough for this ceiling. */
     async read(debtor: Debtor, ceilingAtomic: bigint): Promise<void> {
@@ -120,11 +135,11 @@ export function createCredit(options: CreditOptions) {
       return refuse(state, debtor, isSecured ? 0n : ceilingAtomic, limits)
     },
     /** Counts a ceiling as open until the result is called. In the same turn as `refuse`. */
-    open({ merchant, payer }: BuyerOf, ceilingAtomic: bigint): () => void {
-      const { book, account } = accountOf(state, merchant, payer)
+    open(buyer: BuyerOf, ceilingAtomic: bigint): () => void {
+      const account = accountOf(state, buyer)
       const add = (atomic: bigint) => {
         account.openAtomic += atomic
-        update(book, account)
+        update(account)
       }
       add(ceilingAtomic)
       let isOpen = true
@@ -139,10 +154,10 @@ export function createCredit(options: CreditOptions) {
     holdsStream: (buyer: BuyerOf): boolean =>
       limitsOf(buyer.merchant)?.holdsNew === true && !hasPaid(state, buyer),
     /** A voucher was charged whose payment the ledger has under another payer than its signer. */
-    countSigned({ merchant, payer }: BuyerOf, atomic: bigint): void {
-      const { book, account } = accountOf(state, merchant, payer)
+    countSigned(buyer: BuyerOf, atomic: bigint): void {
+      const account = accountOf(state, buyer)
       account.signedAtomic += atomic
-      update(book, account)
+      update(account)
     },
     /** A forwarded request was not paid for. */
     lose(id: string, { merchant, payer }: BuyerOf, atomic: bigint): void {
@@ -160,10 +175,10 @@ export function createCredit(options: CreditOptions) {
     },
     /** What counted as lost was settled after all. */
     recover(id: string): void {
-      const loss = state.losses.get(id)
-      if (loss === undefined) return
-      loss.account.lostAtomic -= loss.atomic
-      drop(state, loss)
+      const counted = state.losses.get(id)
+      if (counted === undefined) return
+      counted.account.lostAtomic -= counted.loss.atomic
+      drop(state, counted)
     },
     /** Reads the losses that other processes have written. */
     async refresh(): Promise<void> {
@@ -197,39 +212,36 @@ async function load(state: State, isAgain: boolean): Promise<void> {
 async function readStanding(state: State, debtor: Debtor, ceilingAtomic: bigint): Promise<void> {
   const { ledger, lanes, now } = state
   const { network, merchant, payer } = debtor
-  const known = state.books.get(merchant)?.accounts.get(payer)
-  const paid = known?.paid.get(network)
-  if (known !== undefined && paid !== undefined) {
-    const isCovered = covers(state, debtor, ceilingAtomic)
-    if (isCovered && !(lanes.isShared && now() - paid.readAt > staleMs)) return
-  }
+  const paid = state.books.get(merchant)?.accounts.get(payer)?.paid.get(network)
+  const isStale = !paid || (lanes.isShared && now() - paid.readAt > staleMs)
+  if (!isStale && covers(state, debtor, ceilingAtomic)) return
   const { paidAtomic, lostAtomic } = await ledger.standingOf(debtor)
-  const { book, account } = accountOf(state, merchant, payer)
+  const account = accountOf(state, debtor)
   account.paid.set(network, { atomic: paidAtomic, readAt: now() })
   // A loss of this moment may not be written yet.
   if (lostAtomic > account.lostAtomic) account.lostAtomic = lostAtomic
-  update(book, account)
+  update(account)
 }
 
 /** Whether what a payer has paid covers a ceiling, and all that is open and was lost. */
-function covers(state: State, { merchant, payer }: Debtor, ceilingAtomic: bigint): boolean {
-  const { account } = accountOf(state, merchant, payer)
-  return account.openAtomic + account.lostAtomic + ceilingAtomic <= paidOf(account)
+function covers(state: State, debtor: Debtor, ceilingAtomic: bigint): boolean {
+  const account = accountOf(state, debtor)
+  return shortOf(account, account.openAtomic + ceilingAtomic) <= 0n
 }
 
 function refuse(
   state: State,
-  { merchant, payer }: Debtor,
+  debtor: Debtor,
   ceilingAtomic: bigint,
   { payerAtomic, dayAtomic }: CreditLimits,
 ): Refusals.PaymentRefusal | undefined {
   expire(state)
-  const { book, account } = accountOf(state, merchant, payer)
-  const short = (openAtomic: bigint) => openAtomic + account.lostAtomic - paidOf(account)
+  const account = accountOf(state, debtor)
+  const { book } = account
   // What is secured adds nothing, and needs a limit that is not reached.
   const added = riskOf(account, account.openAtomic + ceilingAtomic) - account.riskAtomic || 1n
   const lately = latelyLost(state, account)
-  const risk = (openAtomic: bigint) => Amount.least(openAtomic + lately, short(openAtomic))
+  const risk = (openAtomic: bigint) => riskOf(account, openAtomic, lately)
   if (risk(ceilingAtomic) > payerAtomic) return Refusals.creditExceeded(payerAtomic)
   if (risk(account.openAtomic + ceilingAtomic) > payerAtomic) return Refusals.underWay
   // Each of several gateways has a part for itself, because it does not know what is open at the others.
@@ -238,7 +250,7 @@ function refuse(
   const own = book.riskAtomic - lost + book.ownAtomic
   if (book.riskAtomic + added <= dayAtomic && own + added <= share) return undefined
   if (lost + added <= dayAtomic && book.ownAtomic + added <= share) return Refusals.newUnderWay
-  report(state, merchant, book, dayAtomic)
+  report(state, debtor.merchant, book, dayAtomic)
   return Refusals.lossesSpent
 }
 
@@ -246,7 +258,7 @@ function refuse(
 function latelyLost({ now }: State, { losses }: Account): bigint {
   const since = now() - hourMs
   let lately = 0n
-  for (const { atomic, at } of losses.values()) if (at > since) lately += atomic
+  for (const { atomic, at } of losses) if (at > since) lately += atomic
   return lately
 }
 
@@ -258,14 +270,20 @@ function report({ now, log }: State, merchant: string, book: Book, dayAtomic: bi
   log('losses-spent', { merchant, lostAtomic: book.lossAtomic, limitAtomic: dayAtomic })
 }
 
-/** The risk with a payer: what is open and was lost within a day, but at most what it is short of. */
-function riskOf(account: Account, openAtomic: bigint): bigint {
-  const short = openAtomic + account.lostAtomic - paidOf(account)
-  return short <= 0n ? 0n : Amount.least(openAtomic + account.dayAtomic, short)
+/** What a payer has open and has lost beyond what it has paid. */
+function shortOf(account: Account, openAtomic: bigint): bigint {
+  return openAtomic + account.lostAtomic - paidOf(account)
 }
 
-function update(book: Book, account: Account): void {
-  const riskAtomic = riskOf(account, account.openAtomic)
+/** The risk with a payer: what is open and was lost lately, within a day, but at most what it is short of. */
+function riskOf(account: Account, openAtomic: bigint, lately = account.dayAtomic): bigint {
+  const short = shortOf(account, openAtomic)
+  return short <= 0n ? 0n : Amount.least(openAtomic + lately, short)
+}
+
+function update(account: Account): void {
+  const { book, openAtomic } = account
+  const riskAtomic = riskOf(account, openAtomic)
   book.riskAtomic += riskAtomic - account.riskAtomic
   account.riskAtomic = riskAtomic
   const lossAtomic = riskOf(account, 0n)
@@ -273,73 +291,44 @@ function update(book: Book, account: Account): void {
   account.lossAtomic = lossAtomic
 }
 
-function addLoss(
-  state: State,
-  {
-    id,
-    merchant,
-    payer,
-    atomic,
-    at,
-  }: { id: string; merchant: string; payer: Address; atomic: bigint; at: number },
-  isOwn: boolean,
-): void {
+function addLoss(state: State, loss: Loss, isOwn: boolean): void {
+  const { id, atomic } = loss
   if (state.losses.has(id)) return
-  const { book, account } = accountOf(state, merchant, payer)
-  const loss = { id, atomic, at, account, book, isOwn }
-  state.losses.set(id, loss)
-  account.losses.set(id, loss)
+  const account = accountOf(state, loss)
+  state.losses.set(id, { loss, account, isOwn })
+  account.losses.add(loss)
   account.dayAtomic += atomic
   account.lostAtomic += atomic
-  if (isOwn) book.ownAtomic += atomic
-  update(book, account)
+  if (isOwn) account.book.ownAtomic += atomic
+  update(account)
 }
 
 /** Takes out a loss that no longer counts for the day. It still counts against what its payer paid. */
-function drop(state: State, { id, atomic, account, book, isOwn }: Loss): void {
-  state.losses.delete(id)
-  account.losses.delete(id)
-  account.dayAtomic -= atomic
-  if (isOwn) book.ownAtomic -= atomic
-  update(book, account)
+function drop(state: State, { loss, account, isOwn }: Counted): void {
+  state.losses.delete(loss.id)
+  account.losses.delete(loss)
+  account.dayAtomic -= loss.atomic
+  if (isOwn) account.book.ownAtomic -= loss.atomic
+  update(account)
 }
 
 function expire(state: State): void {
   const since = state.now() - dayMs
-  for (const loss of state.losses.values()) {
-    if (loss.at > since) return
-    drop(state, loss)
+  for (const counted of state.losses.values()) {
+    if (counted.loss.at > since) return
+    drop(state, counted)
   }
 }
 
-function accountOf(
-  state: State,
-  merchant: string,
-  payer: Address,
-): { book: Book; account: Account } {
-  const book: Book = state.books.get(merchant) ?? {
-    accounts: new Map(),
-    riskAtomic: 0n,
-    lossAtomic: 0n,
-    ownAtomic: 0n,
-    spentLoggedAt: undefined,
-  }
-  state.books.set(merchant, book)
+function accountOf({ books }: State, { merchant, payer }: BuyerOf): Account {
+  const book = books.get(merchant) ?? createBook()
+  books.set(merchant, book)
   const known = book.accounts.get(payer)
-  if (known) return { book, account: known }
+  if (known) return known
   forget(book)
-  const account: Account = {
-    paid: new Map(),
-    signedAtomic: 0n,
-    lostAtomic: 0n,
-    openAtomic: 0n,
-    losses: new Map(),
-    dayAtomic: 0n,
-    riskAtomic: 0n,
-    lossAtomic: 0n,
-  }
+  const account = { ...createAccount(), book }
   book.accounts.set(payer, account)
-  return { book, account }
+  return account
 }
 
 /** Makes room for another account. What has risk is kept; the rest can be read again. */
@@ -353,45 +342,4 @@ function paidOf({ paid, signedAtomic }: Account): bigint {
   let sum = signedAtomic
   for (const { atomic } of paid.values()) sum += atomic
   return sum
-}
-
-const unpaidWindowMs = 600_000
-const keysMax = 10_000
-
-/**
- * Requests by `upto` that ended without a charge, by payer or by address. A request may be what makes an
- * upstream fail, such as a text that its filters refuse near the end of the answer. After a few of
- * these the key waits, or it would have the work of the upstream for nothing. A key may have `most` at
- * once, and each expires after its part of the time. A restart resets them.
- */
-function createDebts(now: () => number, most: number) {
-  /** The time at which all of a key have expired. */
-  const until = new Map<string, number>()
-  const tokenMs = unpaidWindowMs / most
-  const debtMs = (key: string) => {
-    const debt = (until.get(key) ?? 0) - now()
-    // More than all of them: the clock was set back, and the time is meaningless.
-    return debt > unpaidWindowMs ? 0 : Math.max(0, debt)
-  }
-  return {
-    add(key: string): void {
-      const debt = Math.min(unpaidWindowMs, debtMs(key) + tokenMs)
-      // Keep the order of insertion: the oldest are dropped first.
-      until.delete(key)
-      until.set(key, now() + debt)
-      const [oldest] = until.keys()
-      if (until.size > keysMax && oldest !== undefined) until.delete(oldest)
-    },
-    /** Ends one of them early, because its key has paid. */
-    takeBack(key: string): void {
-      const left = debtMs(key) - tokenMs
-      if (left > 0) until.set(key, now() + left)
-      else until.delete(key)
-    },
-    /** Seconds until the key may begin another one; 0 when it may now. */
-    waitSeconds(key: string): number {
-      const missingMs = debtMs(key) - (most - 1) * tokenMs
-      return missingMs > 0 ? Math.ceil(missingMs / 1000) : 0
-    },
-  }
 }
