@@ -81,9 +81,16 @@ export function syncChannels(
   return chain.channels.reads(ids, (page) => syncPage(context, chain, page))
 }
 
-async function syncPage(context: Context, chain: ChainState, ids: readonly Hex[]): Promise<void> {
+/** `isAgain`: of channels that another process has read since the call. */
+async function syncPage(
+  context: Context,
+  chain: ChainState,
+  ids: readonly Hex[],
+  isAgain = false,
+): Promise<void> {
   const { changed } = chain.channels
-  const before = await Promise.all(ids.map(context.ledger.channels.find))
+  const { find, sync } = context.ledger.channels
+  const before = await Promise.all(ids.map(find))
   const marks = ids.map((id) => changed.get(id))
   const at = context.now()
   const states = await readChannels(chain, ids)
@@ -92,17 +99,20 @@ async function syncPage(context: Context, chain: ChainState, ids: readonly Hex[]
     const known = before[index]
     if (known && state) {
       const safe = await withoutRefund(context, known, state)
-      const read = await context.ledger.channels.sync(known, safe, at)
+      const stored = await sync(known, safe, at)
       // Another process has read the chain meanwhile, before this one or after it.
-      if (read === undefined) return [id]
-      note(context, chain.channels, remember(context.channels, read))
+      if (stored === undefined && !isAgain) return [id]
+      // The second one has begun after the call. Once more could be without an end, and others wait.
+      const read = stored ?? (await find(id))
+      if (read) note(context, chain.channels, remember(context.channels, read))
+      if (stored === undefined) return []
     }
     // What has changed since the read is read once more.
     if (changed.get(id) === marks[index]) changed.delete(id)
     return []
   }
   const again = (await Promise.all(ids.map(write))).flat()
-  if (again.length > 0) await syncPage(context, chain, again)
+  if (again.length > 0) await syncPage(context, chain, again, true)
 }
 
 /**

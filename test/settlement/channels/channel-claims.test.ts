@@ -4,7 +4,7 @@ import { mine } from '../../../src/demo/chains'
 import * as Voucher from '../../../src/protocol/Channel'
 import * as Crypto from '../../../src/protocol/Crypto'
 import { setAutomine } from '../../harness/chains'
-import { pay } from '../../harness/channel-rows'
+import { onChain, pay, sync } from '../../harness/channel-rows'
 import { authorizerKey, type OwnChannels, ownChannels } from '../../harness/own-channels'
 import { isSend } from '../../harness/own-settlement'
 import { payee, type RpcCall, signTransfer, startTap, until } from '../../harness/settlement'
@@ -150,6 +150,27 @@ describe.concurrent('claims', () => {
         reason: 'invalid_batch_settlement_evm_cumulative_exceeds_balance',
       })
     expect(own.asked('eth_call') - before).toBeLessThan(12)
+  })
+
+  test('attack: a channel that other processes read all the time delays no claim of another one', async () => {
+    await using own = await ownChannels({ terms: patient })
+    const [busy, other] = [await own.opened(), await own.opened()]
+    const id = own.idOf(busy)
+    let overtaken = 0
+    own.net.tap.intercept = async ({ method, params }) => {
+      if (method !== 'eth_call' || !JSON.stringify(params).includes(id.slice(2))) return undefined
+      const state = onChain({ balanceAtomic: 5_000_000n })
+      await sync(own.fixture.ledger.channels, { id }, state, Date.now())
+      overtaken++
+      return undefined
+    }
+    const above = own.pay(own.voucher(busy, 6_000_000n, 6_000_000n - price))
+    await until(() => overtaken > 1)
+    await own.initiateWithdraw(other, 1n)
+    await until(async () => (await claimedOf(own, other)) === price)
+    expect(await above).toMatchObject({
+      reason: 'invalid_batch_settlement_evm_cumulative_exceeds_balance',
+    })
   })
 
   test('attack: one of two URLs hides a withdrawal, or shows more as claimed than there is', async () => {
