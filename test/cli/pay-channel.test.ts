@@ -240,6 +240,41 @@ test('two processes at once use two channels', async () => {
   expect(files()).toHaveLength(2)
 })
 
+const notNow = () =>
+  new Response('{}', { status: 503, headers: { 'content-type': 'application/problem+json' } })
+
+test('attack: a request whose voucher has no answer is paid by no other channel', async () => {
+  merchant.script = async (request, serve) =>
+    request.headers.has('payment-signature') ? notNow() : serve()
+  expect((await pay('--deposit', '0.02')).err).toContain('it sends the same voucher')
+  merchant.script = async (_, serve) => {
+    const required = decode((await serve()).headers.get('payment-required') ?? '')
+    required.accepts[0].extra.withdrawDelay = 901
+    return new Response('{}', { status: 402, headers: { 'payment-required': encode(required) } })
+  }
+  const again = await pay('--deposit', '0.02')
+  expect(again.err).toContain('its voucher is of a channel that is not offered any more')
+  expect(payments()).toHaveLength(1)
+})
+
+test('attack: a request whose voucher has no answer waits for its channel', async () => {
+  await pay('--deposit', '0.05')
+  merchant.script = async (request, serve) =>
+    request.headers.has('payment-signature') ? notNow() : serve()
+  await pay()
+  merchant.script = async (request, serve) =>
+    request.headers.has('payment-signature') ? new Promise(() => undefined) : serve()
+  const other = start(paying('--method', 'POST'))
+  await until('another request uses the channel', () => payments().length === 3)
+  merchant.script = undefined
+  const again = await pay('--deposit', '0.02')
+  other.kill('SIGKILL')
+  await other.exited
+  expect(again.err).toMatch(/The channel 0x\w+ is in use\./)
+  expect(files()).toHaveLength(1)
+  expect((await pay()).err).toContain('channel    0.030000 USDC are left')
+})
+
 /** The answers of a server that lies, and what the buyer says. */
 const lies: readonly [string, (response: Response) => Response, string][] = [
   [

@@ -1,4 +1,4 @@
-import type { Hex } from 'viem'
+import type { Address, Hex } from 'viem'
 import type { Client } from '../../chain/client'
 import * as Receipt from '../../chain/receipt'
 import * as Amount from '../../protocol/Amount'
@@ -62,25 +62,47 @@ export async function buyByChannel<A, R extends object | number | string>(
   way: Way<A, R>,
 ): Promise<R> {
   const { files, request, terms, only } = purchase
+  let used = only
   const rank = (state: Voucher.State | undefined) => {
     if (state === undefined) return 3
-    if (state.sent.some((each) => each.request === request)) return 0
+    if (hasSent(state, request)) return 0
     return Voucher.restOf(state) < terms.amountAtomic ? 2 : 1
   }
   const ranked = channelsOf(purchase).toSorted((a, b) => rank(a.state) - rank(b.state))
   for (const { id, config, state: seen } of ranked) {
-    if (seen?.isClosing) continue
-    const bought = await files.use(id, async (held) => {
-      const fresh = { network: terms.network, config, url: purchase.url }
-      const state = await refresh(held.state, fresh, purchase.rpc)
-      return state.isClosing ? undefined : buyFrom({ ...held, state }, purchase, way)
-    })
+    const open = seen?.isClosing
+      ? undefined
+      : files.use(id, async (held) => {
+          const fresh = { network: terms.network, config, url: purchase.url }
+          const state = await refresh(held.state, fresh, purchase.rpc)
+          return state.isClosing ? undefined : buyFrom({ ...held, state }, purchase, way)
+        })
+    const bought = await open
     if (bought !== undefined) return bought
+    // Unless its user is at this very request, which is then a purchase of its own.
+    const isCurrent = !seen?.isClosing && seen?.sent.at(-1)?.request === request
+    if (seen && hasSent(seen, request) && !isCurrent) {
+      used = id
+      break
+    }
   }
-  const used = only
-    ? `The channel ${only} is`
-    : `All ${channelsMax} channels with ${terms.payTo} are`
-  throw new CommandError(`${used} in use.`)
+  const all = `All ${channelsMax} channels with ${terms.payTo} are`
+  throw new CommandError(`${used ? `The channel ${used} is` : all} in use.`)
+}
+
+function hasSent({ sent }: Voucher.State, request: string): boolean {
+  return sent.some((each) => each.request === request)
+}
+
+/**
+ * The channel of a payer whose voucher was sent for a request, and has no end: its payee may still charge
+ * that, so another channel would pay the request twice. Undefined without one.
+ */
+export function begunOf(files: ChannelFiles, payer: Address, request: string): Hex | undefined {
+  const begun = files
+    .list()
+    .find((state) => state.config.payer === payer && hasSent(state, request))
+  return begun && Voucher.idOf(begun)
 }
 
 async function buyFrom<A, R>(open: Open, purchase: ChannelPurchase, way: Way<A, R>): Promise<R> {

@@ -8,7 +8,7 @@ import type { Run } from '../commands'
 import { question } from '../terminal'
 import { approve, signPermit, type Wallet } from './allowance'
 import { readAnswerText } from './body'
-import { buyByChannel, depositOf, hasChannel, replyOf } from './by-channel'
+import { begunOf, buyByChannel, channelsOf, depositOf, hasChannel, replyOf } from './by-channel'
 import * as Credential from './Credential'
 import { type ChannelFiles, openChannelFiles, stateFile } from './channel-files'
 import { useEntitlement } from './entitlement'
@@ -149,11 +149,10 @@ async function payByChannel(
   wallet: Buyer,
   options: Options,
 ): Promise<number> {
-  const { url, method, body, max } = purchase
+  const { url, max } = purchase
   const { asset, payTo } = terms
   const atomic = (amount: string) => Amount.fromDecimal(amount, asset.decimals)
-  const hash = new Bun.CryptoHasher('sha256').update(JSON.stringify([method, url.href, body ?? '']))
-  const bought = { ...wallet, terms, url: url.href, request: hash.digest('hex') }
+  const bought = { ...wallet, terms, url: url.href, request: idOf(purchase) }
   say(`402        ${Terms.describe(terms)}`)
   const allow = async ({ amountAtomic }: Voucher.Deposit, id: string) => {
     const amount = Terms.amountOf(terms, amountAtomic)
@@ -185,6 +184,12 @@ async function payByChannel(
       },
     },
   )
+}
+
+/** Identifies a request among those that are paid by channels. */
+function idOf({ method, url, body = '' }: BuyRequest): string {
+  const hash = new Bun.CryptoHasher('sha256').update(JSON.stringify([method, url.href, body]))
+  return hash.digest('hex')
 }
 
 /** Sends a payment by a channel. Approves Permit2 for its deposit where that is missing. */
@@ -329,11 +334,19 @@ async function choose(
   )
   if (first === undefined) throw new PayError(`${max.exceeded}:`, wanted)
   if (wallet === undefined) return first
-  const open = [first, ...others].find(
-    (terms) => terms.scheme === 'channel' && hasChannel({ terms, ...wallet }),
-  )
-  if (open !== undefined) return open
   const payer = Crypto.addressOf(wallet.privateKey)
+  if (first.scheme === 'channel') {
+    const only = begunOf(wallet.files, payer, idOf(purchase))
+    const open = [first, ...others].find((terms) =>
+      only ? channelsOf({ ...wallet, terms, only }).length > 0 : hasChannel({ ...wallet, terms }),
+    )
+    if (open !== undefined) return open
+    if (only !== undefined)
+      throw new PayError(
+        `This request was not answered, and its voucher is of a channel that is not offered any more: ` +
+          `turnpike channels close ${only} gets back what is left of it.`,
+      )
+  }
   const chosen = await chooseFunded([first, ...others], payer, wallet.rpc)
   if ('asset' in chosen) return chosen
   const held = new Set(
