@@ -186,8 +186,9 @@ function createChanges(change: MessagesBase['change']) {
        synced_at = CASE WHEN $now > synced_at THEN $now ELSE synced_at + 1 END
      WHERE id = $id AND synced_at = $syncedAt RETURNING *`,
   )
+  // Undone by a crash of the server, it would be of a process that lives, which nothing releases again.
   const release = change(
-    'soon',
+    'commit',
     `UPDATE channels SET ${unreserved} WHERE id = $id AND reserved_id = $reservationId RETURNING id`,
   )
   return {

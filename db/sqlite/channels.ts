@@ -35,7 +35,11 @@ export function createChannels(db: Db, { group, reserve, insertCharged }: Uses):
        AND NOT ${isBelow('reserved_atomic', '?3')}`,
   )
   return {
-    ...createChannelRows({ ...selectsOf(db), change: changeOf(db, group) }),
+    // A loss of power ends this process, too, and its start releases and reads again.
+    ...createChannelRows({
+      ...selectsOf(db),
+      change: (_, text) => changeOf(db, group)('soon', text),
+    }),
     reserve: (reservation) =>
       group.addSoon(() => {
         if (reserve(reservation)) return 'reserved'

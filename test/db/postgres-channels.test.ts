@@ -7,6 +7,7 @@ import {
   reservedOf,
   type TestChannel,
 } from '../harness/channel-rows'
+import { startFailover } from '../harness/failover'
 import { startGateway, type TestGateway } from '../harness/gateway-pair'
 import { gatewayDatabase, hasPostgres } from '../harness/postgres'
 import { at, freshNetwork } from '../harness/settling-rows'
@@ -122,6 +123,23 @@ describe.skipIf(!hasPostgres)('gateways of one database', () => {
     const amounts = { baseAtomic: 0n, amountAtomic: 100n }
     expect(await pay(heir.ledger.channels, request, amounts)).toBeDefined()
     await heir.leave()
+  })
+
+  test('a voucher that a living gateway has released stays released after a crash of the server', async () => {
+    // What need not be on the disk gets there late.
+    await using server = await startFailover({ wal_writer_delay: '10s' })
+    const gateway = await startGateway(server.url, { now })
+    const { channels } = gateway.ledger
+    const channel = channelOf(freshNetwork())
+    await channels.insert(channel, onChain(), at)
+    const reserved = reservedOf(9n)
+    const voucher = { channelId: channel.id, baseAtomic: 0n, reserved }
+    expect(await channels.reserve(voucher)).toBe('reserved')
+    expect(await channels.release(channel.id, reserved.id)).toBe(true)
+    await server.crash()
+    await gateway.ledger.writable(new AbortController().signal)
+    expect(await reserve(gateway, channel, 10n)).toBe('reserved')
+    await gateway.leave()
   })
 
   test('a voucher of a gateway that has left is reserved again before it is released', async () => {
