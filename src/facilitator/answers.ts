@@ -1,23 +1,42 @@
 import type { Hex } from 'viem'
-import type { Fault } from '../protocol/Problem'
+import type { Operation } from '../protocol/Facilitation'
+import { type Fault, fault } from '../protocol/Problem'
 import type { Unavailable } from '../settlement/read/refusals'
 
 /** Why a call is not answered with a success. */
 export type Refusal = Fault | Unavailable
 
 /** Why an operation has not succeeded, and the transaction that it has. */
-export type Failure = Fault & { status?: 'pending'; transaction?: Hex | '' }
+type Failure = Fault & { status?: 'pending'; transaction?: Hex | '' }
 
-/** `members`: of the JSON of a success, without the payer. */
-export type Answered = Failure | Unavailable | { members: object }
+/** `members`: of its JSON, beside those of every success. */
+export type Success = { members: object }
 
-/** The JSON of an operation that has not succeeded. x402-specification-v2.md section 7. */
-export function failureJson(
-  operation: string,
-  { code, detail, status, transaction = '' }: Failure,
+/** `answer`: in the log and the metrics, where it is not that of the JSON. `payment`: its id. */
+type Noted = { answer?: string; payment?: string | undefined; isReplay?: boolean }
+
+export type Answered = Unavailable | ((Failure | Success) & { noted?: Noted })
+
+/** The answer about what was sent and is not decided yet. */
+export function pending(what: 'transaction' | 'transfer', transaction: Hex | '') {
+  const detail = `The ${what} is not confirmed yet; ask again with the same call.`
+  return { ...fault('settlement_pending', detail), status: 'pending', transaction } as const
+}
+
+/** The JSON of an operation. x402-specification-v2.md section 7. */
+export function toJson(
+  operation: Operation | 'supported',
+  answered: Failure | Success,
   { network, payer }: { network: string; payer?: string | undefined },
 ): object {
-  return operation === 'verify'
+  const isVerify = operation === 'verify'
+  if ('members' in answered) {
+    const { members } = answered
+    if (isVerify) return { isValid: true, payer, ...members }
+    return { success: true, payer, transaction: '', network, ...members }
+  }
+  const { code, detail, status, transaction = '' } = answered
+  return isVerify
     ? { isValid: false, invalidReason: code, invalidMessage: detail, payer }
     : {
         ...{ success: false, status, errorReason: code, errorMessage: detail },

@@ -6,36 +6,36 @@ import * as Channel from '../protocol/Channel'
 import * as ChannelFacilitation from '../protocol/ChannelFacilitation'
 import type * as Network from '../protocol/Network'
 import { type Fault, fault, isFault } from '../protocol/Problem'
-import { type Depositing, depositFails, isDepositing } from '../settlement/channels/check'
+import * as Sponsoring from '../protocol/Sponsoring'
+import {
+  type Checked,
+  type Depositing,
+  depositFails,
+  depositKey,
+  isDepositing,
+  type Sendable,
+} from '../settlement/channels/check'
 import * as Refusals from '../settlement/read/refusals'
 import type { Job, JobEnd } from '../settlement/send/Job'
-import type { Answered, Refusal } from './answers'
-import {
-  type ChannelCall,
-  type CheckOptions,
-  examine,
-  examineDeposit,
-  examineSent,
-  nameOf,
-  refuseNow,
-} from './channel-checks'
+import type { Settlement } from '../settlement/settlement'
+import { type Answered, pending, type Refusal, type Success } from './answers'
 import * as Policy from './Policy'
 import { spendFor } from './payees'
-import type { SettleRuns } from './settle-once'
+import type { SettleOptions } from './settle-once'
+import type { ChannelCall } from './verification'
 
 /**
  * Payment channels of other resource servers. `/verify` reads the chain, and `/settle` sends what their
  * payers and authorizers have signed. Nothing is signed for them, and only the jobs are stored.
  */
 
-type Options = CheckOptions & {
-  /** Longest wait of a call, ms. */
-  waitMs: number
-  settling: Pick<SettleRuns, 'payees'>
-}
+type Presented = ChannelFacilitation.Presented
 
 /** Answers a call. */
-export async function answerChannelCall(options: Options, call: ChannelCall): Promise<Answered> {
+export async function answerChannelCall(
+  options: SettleOptions,
+  call: ChannelCall,
+): Promise<Answered> {
   const { id } = call.network
   if (options.settlement.isReady(id) && !options.settlement.hasChannels(id)) {
     const detail = `The contracts of payment channels are not on ${id}.`
@@ -49,15 +49,97 @@ export async function answerChannelCall(options: Options, call: ChannelCall): Pr
   }
 }
 
-async function verify(options: Options, call: ChannelCall): Promise<Answered> {
+async function verify(options: SettleOptions, call: ChannelCall): Promise<Answered> {
   const { asked } = call
   const early = ChannelFacilitation.checkScheme(call)
   if (early !== undefined) return early
   if (asked.type !== 'presented') return otherType
   const found = await examine(options, call, asked)
   if (!('state' in found)) return found
-  const extra = Channel.stateJson(asked.voucher.channelId, found.state)
-  return { members: { isValid: true, extra } }
+  return { members: { extra: Channel.stateJson(asked.voucher.channelId, found.state) } }
+}
+
+/** Checks what a buyer presented, in the order of the reference facilitator. Throws RpcFault or RpcError. */
+async function examine(
+  options: SettleOptions,
+  call: ChannelCall,
+  presented: Presented,
+): Promise<Checked | Refusal> {
+  const { channels } = options.settlement
+  if (!isDepositing(presented)) {
+    const early = refuseEarly(options, call, presented)
+    return early ?? channels.checkVoucher(call.network.id, presented, 0n)
+  }
+  const examined = await examineDeposit(options, call, presented)
+  if ('state' in examined) return examined
+  // Read after the simulation: a deposit that the chain has taken by then is in the state, and counts once.
+  const sent = await channels.attemptOf(nameOf(presented))
+  const arrived = sent?.row && (await examineSent(options, call, presented, 0n))
+  return arrived && 'state' in arrived ? arrived : examined
+}
+
+/**
+ * Whether a voucher beside a deposit that was sent is covered, in a block or later. What was sent under an
+ * earlier configuration costs no more gas. Throws as `examine`.
+ */
+async function examineSent(
+  { settlement }: SettleOptions,
+  call: ChannelCall,
+  presented: Presented,
+  block: bigint,
+): Promise<Checked | Refusal> {
+  const { id, chainId } = call.network
+  const other = ChannelFacilitation.checkChannel(call, presented, chainId)
+  return other ?? settlement.channels.checkVoucher(id, presented, block)
+}
+
+/** Checks a deposit that the chain has not taken yet. Throws as `examine`. */
+async function examineDeposit(
+  options: SettleOptions,
+  call: ChannelCall,
+  presented: Depositing<Presented>,
+): Promise<Sendable | Refusal> {
+  const { settlement, now } = options
+  const { network, requirements, extensions } = call
+  const { voucher } = presented
+  const refused = refuseEarly(options, call, presented) ?? refuseNow(settlement, network)
+  if (refused !== undefined) return refused
+  const { name = '', version = '' } = requirements
+  const { payer, token: asset } = voucher.config
+  const { by, amountAtomic } = voucher.deposit
+  const transfer = { method: by.method, payer, asset, amountAtomic, voucher }
+  const sponsored = Sponsoring.read(extensions, transfer, { now: now(), takesApprovals: false })
+  const permitFault = isFault(sponsored) ? sponsored : undefined
+  return settlement.channels.checkDeposit(network.id, Sponsoring.withPermit(presented, sponsored), {
+    eip712: { name, version },
+    permitFault,
+  })
+}
+
+/** The refusals that need no chain. */
+function refuseEarly(
+  { policy, now }: SettleOptions,
+  call: ChannelCall,
+  presented: Presented,
+): Fault | undefined {
+  const { network, requirements } = call
+  const { config, deposit } = presented.voucher
+  return (
+    Policy.checkPayee(policy, { ...requirements, payer: config.payer }) ??
+    (deposit && Policy.checkAmount(policy, deposit.amountAtomic)) ??
+    ChannelFacilitation.checkTerms(call, presented, { chainId: network.chainId, now: now() })
+  )
+}
+
+/** Why nothing new is sent on a network now. */
+function refuseNow({ isReady, hasBudget }: Settlement, { id }: Network.Network) {
+  if (!isReady(id)) return Refusals.later('The network cannot settle now; try again.', 5)
+  return hasBudget(id, 'facilitator') ? undefined : Refusals.budgetSpent
+}
+
+/** Calls for one deposit have the same name. */
+function nameOf({ voucher }: Depositing<Presented>): string {
+  return `f-deposit:${depositKey(voucher)}`
 }
 
 const otherType = fault(
@@ -78,13 +160,11 @@ type Plan = {
   /** The event that shows what it has moved. */
   event?: Pick<Channel.Event, 'name' | 'subject'>
   /** What must be in the channel: the payload that was sent may be another one of this name. */
-  deposit?: Depositing<ChannelFacilitation.Presented>
+  deposit?: Depositing<Presented>
 }
 
 /** `amountAtomic`: what it moves; undefined where the least amount does not matter. */
-type Prepared = { call: CodedCall; amountAtomic: bigint | undefined }
-
-type CodedCall = Channel.Call & Pick<Job, 'runsCode'>
+type Prepared = { call: Channel.Call & Pick<Job, 'runsCode'>; amountAtomic: bigint | undefined }
 
 /** Reason codes of a transaction that would fail. */
 const simulationCodes = {
@@ -102,26 +182,20 @@ const transactionCodes = {
   refund: 'invalid_batch_settlement_evm_refund_transaction_failed',
 } as const
 
-async function settle(options: Options, call: ChannelCall): Promise<Answered> {
+async function settle(options: SettleOptions, call: ChannelCall): Promise<Answered> {
   const plan = await planOf(options, call)
   if (isFault(plan)) return plan
   const end = await send(options, call, plan)
-  if ('code' in end || 'members' in end) return end
-  const { kind } = end
-  switch (kind) {
+  if (!('kind' in end) || end.kind === 'unavailable') return end
+  switch (end.kind) {
     case 'confirmed':
       return membersOf(options, call, plan, end)
     case 'failed': {
       const failed = fault(transactionCodes[plan.what], 'The transaction failed.')
       return { ...failed, transaction: end.transaction }
     }
-    case 'pending': {
-      const detail = 'The transaction is not confirmed yet; ask again with the same call.'
-      const { transaction } = end
-      return { code: 'settlement_pending', detail, status: 'pending', transaction }
-    }
-    case 'unavailable':
-      return end
+    case 'pending':
+      return pending('transaction', end.transaction)
     case 'replaced':
       return Refusals.later('Another transaction took its place; ask again with the same call.', 2)
     case 'refused':
@@ -131,37 +205,32 @@ async function settle(options: Options, call: ChannelCall): Promise<Answered> {
 
 /** What a transaction has done. Throws RpcFault or RpcError. */
 async function membersOf(
-  options: Options,
+  options: SettleOptions,
   call: ChannelCall,
   { event, deposit }: Plan,
   { transaction, receipt }: Extract<JobEnd, { kind: 'confirmed' }>,
 ): Promise<Answered> {
-  const { network } = call
-  if (event === undefined) return settled(network, { transaction })
+  if (event === undefined) return { members: { transaction } }
   const { name, subject } = event
   const amountAtomic = Channel.amountIn(receipt.logs, name, subject) ?? 0n
   if (deposit && amountAtomic !== deposit.voucher.deposit.amountAtomic) return depositFails
   const moved = { transaction, amount: String(amountAtomic) }
-  if (name === 'settled') return settled(network, moved)
+  if (name === 'settled') return { members: moved }
   const { stateSince } = options.settlement.channels
   const found = deposit
     ? await examineSent(options, call, deposit, receipt.blockNumber)
-    : { state: await stateSince(network.id, subject, receipt.blockNumber) }
+    : { state: await stateSince(call.network.id, subject, receipt.blockNumber) }
   if (!('state' in found)) return found
   const channelState = Channel.stateJson(subject, found.state)
-  return settled(network, { ...moved, extra: { channelState } })
-}
-
-function settled({ id: network }: Network.Network, members: object): { members: object } {
-  return { members: { success: true, transaction: '', network, ...members } }
+  return { members: { ...moved, extra: { channelState } } }
 }
 
 /** Sends a transaction once, or joins the one that was sent before. */
 async function send(
-  options: Options,
+  options: SettleOptions,
   call: ChannelCall,
   plan: Plan,
-): Promise<JobEnd | Fault | { members: object }> {
+): Promise<JobEnd | Fault | Success> {
   const { settlement, settling, policy } = options
   const { attemptOf } = settlement.channels
   const network = call.network.id
@@ -196,11 +265,11 @@ const rowGas = 150_000n
 
 /** The transaction of a plan, unless it is refused, or would change nothing. */
 async function prepare(
-  { settlement, policy }: Options,
+  { settlement, policy }: SettleOptions,
   network: Network.Network,
   plan: Plan,
-): Promise<(CodedCall & { gasLimit: bigint }) | Refusal | { members: object }> {
-  const prepared = refuseNow(settlement, network.id) ?? (await plan.prepare())
+): Promise<(Prepared['call'] & { gasLimit: bigint }) | Refusal | Success> {
+  const prepared = refuseNow(settlement, network) ?? (await plan.prepare())
   if (!('call' in prepared)) return prepared
   const { call, amountAtomic } = prepared
   const gasLimit = await settlement.channels.gasLimitOf(network.id, call)
@@ -208,7 +277,7 @@ async function prepare(
   if (gasLimit === undefined) return fails(plan)
   if (gasLimit > gasMax) return fails(plan, `The transaction needs more gas than ${gasMax}.`)
   // All of it was claimed before, perhaps by another sender.
-  if (plan.what === 'claim' && amountAtomic === 0n) return settled(network, {})
+  if (plan.what === 'claim' && amountAtomic === 0n) return { members: {} }
   const parts = (gasLimit + contractGas - 1n) / contractGas
   const little = amountAtomic !== undefined && Policy.checkAmount(policy, amountAtomic / parts)
   return little || { ...call, gasLimit }
@@ -219,7 +288,7 @@ function fails({ what }: Plan, detail = `The contract refuses the ${what}.`): Fa
 }
 
 /** Throws RpcFault. */
-async function planOf(options: Options, call: ChannelCall): Promise<Plan | Fault> {
+async function planOf(options: SettleOptions, call: ChannelCall): Promise<Plan | Fault> {
   const { asked } = call
   switch (asked.type) {
     case 'claim':
@@ -235,9 +304,9 @@ async function planOf(options: Options, call: ChannelCall): Promise<Plan | Fault
 }
 
 function planOfDeposit(
-  options: Options,
+  options: SettleOptions,
   call: ChannelCall,
-  presented: Depositing<ChannelFacilitation.Presented>,
+  presented: Depositing<Presented>,
 ): Plan {
   const { channelId, config, deposit } = presented.voucher
   return {
@@ -255,7 +324,7 @@ function planOfDeposit(
 }
 
 function planOfClaim(
-  options: Options,
+  options: SettleOptions,
   { network, requirements }: ChannelCall,
   { rows, signature }: ChannelFacilitation.Claim,
 ): Plan | Fault {
@@ -276,16 +345,14 @@ function planOfClaim(
 
 /** What claims add to what was claimed of their channels. Throws RpcFault. */
 async function grownBy(
-  { settlement }: Options,
+  { settlement }: SettleOptions,
   network: Network.Network,
   rows: readonly Channel.ClaimRow[],
 ): Promise<bigint> {
-  const totals = totalsOf(network, rows)
-  const { results } = await settlement.read(
-    network.id,
-    [...totals.keys()].map((id) => Channel.channelsCall(id)),
-  )
-  return [...totals.values()].reduce((sum, total, index) => {
+  const totals = [...totalsOf(network, rows)]
+  const calls = totals.map(([id]) => Channel.channelsCall(id))
+  const { results } = await settlement.read(network.id, calls)
+  return totals.reduce((sum, [, total], index) => {
     const [, claimed = total] = Channel.parsePair(results[index] ?? '0x') ?? []
     return total > claimed ? sum + total - claimed : sum
   }, 0n)
@@ -301,18 +368,16 @@ function totalsOf({ chainId }: Network.Network, rows: readonly Channel.ClaimRow[
   return totals
 }
 
-type Parties = Pick<Channel.Config, 'receiver' | 'token'> & { payer?: Address }
-
 function refusePayees(
-  { policy }: Options,
+  { policy }: SettleOptions,
   { id: network }: Network.Network,
-  configs: readonly Parties[],
+  configs: readonly Channel.Config[],
 ): Fault | undefined {
-  for (const { payer, receiver: payTo, token: asset } of configs) {
-    const refused = Policy.checkPayee(policy, { network, asset, payTo, payer })
-    if (refused !== undefined) return refused
-  }
-  return undefined
+  return configs
+    .map(({ payer, receiver: payTo, token: asset }) =>
+      Policy.checkPayee(policy, { network, asset, payTo, payer }),
+    )
+    .find((refused) => refused !== undefined)
 }
 
 const unsigned = fault(
@@ -322,14 +387,14 @@ const unsigned = fault(
 
 /** A sweep has no nonce: its name is what was claimed until now. Throws RpcFault. */
 async function planOfSweep(
-  options: Options,
-  { network }: ChannelCall,
+  { settlement, policy }: SettleOptions,
+  { network: { id: network } }: ChannelCall,
   { receiver, token }: { receiver: Address; token: Address },
 ): Promise<Plan | Fault> {
-  const refused = refusePayees(options, network, [{ receiver, token }])
+  const terms = { network, asset: token, payTo: receiver, payer: undefined }
+  const refused = Policy.checkPayee(policy, terms)
   if (refused !== undefined) return refused
-  const { read } = options.settlement
-  const { results } = await read(network.id, [Channel.receiversCall(receiver, token)])
+  const { results } = await settlement.read(network, [Channel.receiversCall(receiver, token)])
   const income = Channel.parsePair(results[0] ?? '0x')
   if (income === undefined) throw new RpcFault('the claims of a receiver cannot be read')
   const [claimedAtomic, settledAtomic] = income
@@ -340,7 +405,7 @@ async function planOfSweep(
   const call = Channel.settleCall(receiver, token)
   return {
     what: 'settlement',
-    name: `f-settle:${network.id}:${receiver}:${token}:${claimedAtomic}`,
+    name: `f-settle:${network}:${receiver}:${token}:${claimedAtomic}`,
     payee: receiver,
     event: { name: 'settled', subject: `0x${Abi.address(receiver)}` },
     prepare: async () => ({ call, amountAtomic: claimedAtomic - settledAtomic }),
@@ -348,7 +413,7 @@ async function planOfSweep(
 }
 
 function planOfRefund(
-  options: Options,
+  options: SettleOptions,
   { network }: ChannelCall,
   { config }: Channel.Voucher,
   asked: ChannelFacilitation.Refund,
@@ -387,9 +452,8 @@ function refundCallOf(
   config: Channel.Config,
   { amountAtomic, nonce, signature, claim }: ChannelFacilitation.Refund,
 ): Channel.Call | undefined {
-  if (signature === undefined) return undefined
-  const refund = Channel.refundCall(config, amountAtomic, nonce, signature)
-  if (claim.rows.length === 0) return refund
+  const refund = signature && Channel.refundCall(config, amountAtomic, nonce, signature)
+  if (!refund || claim.rows.length === 0) return refund
   return (
     claim.signature && Channel.multicall([Channel.claimCall(claim.rows, claim.signature), refund])
   )

@@ -14,12 +14,12 @@ import * as Problem from '../protocol/Problem'
 import * as Sponsoring from '../protocol/Sponsoring'
 import type { Settlement } from '../settlement/settlement'
 import type { ApprovalSponsor } from '../settlement/sponsorship'
-import { type Answered, failureJson } from './answers'
-import type { ChannelCall } from './channel-checks'
+import { type Answered, pending, toJson } from './answers'
 import { answerChannelCall } from './channels'
 import * as Policy from './Policy'
-import { type SettleCall, type Settled, type SettleRuns, settleOnce } from './settle-once'
+import { type SettleCall, type SettleRuns, settleOnce } from './settle-once'
 import {
+  type ChannelCall,
   type CheckedRequest,
   identify,
   openRequest,
@@ -97,17 +97,14 @@ export function createFacilitator(options: FacilitatorOptions) {
   const facilitating = facilitatingOf(options)
   return {
     /** Answers a request for an operation, of any method; never rejects. */
-    handle(
+    async handle(
       operation: Operation,
       request: Request,
       peer: () => string | undefined,
-    ): Response | Promise<Response> {
+    ): Promise<Response> {
       const requestId = options.requestId()
       try {
-        const answer = route(facilitating, operation, { request, peer, requestId })
-        return answer instanceof Response
-          ? answer
-          : answer.catch((error) => fail(facilitating, error, operation, requestId))
+        return await route(facilitating, operation, { request, peer, requestId })
       } catch (error) {
         return fail(facilitating, error, operation, requestId)
       }
@@ -178,11 +175,25 @@ async function answer(facilitating: Facilitating, incoming: Call): Promise<Respo
   // The chain publishes all of a payload of version 1, so only its caller can tell calls apart.
   const call = idempotencyKey === undefined ? crypto.randomUUID() : `${keyHash} ${idempotencyKey}`
   const subject = await read(facilitating, request, { operation, key, keyHash, call })
-  const headers = { ...common, ...limit, 'X-Request-Id': requestId }
-  if ('asked' in subject) return answerChannel(facilitating, subject, requestId, headers)
-  if (operation === 'verify') return verify(facilitating, subject, headers)
   const client = keyHash ?? key
-  return settle(facilitating, { subject, idempotencyKey, requestId, client }, headers)
+  const answered = await ('asked' in subject
+    ? answerChannelCall(facilitating, subject)
+    : answerTransfer(facilitating, { subject, idempotencyKey, requestId, client }))
+  if ('retryAfterSeconds' in answered) throw notReady(answered)
+  const { noted = {} } = answered
+  const [good, bad] = operation === 'verify' ? ['good', 'bad'] : ['success', 'failed']
+  const isFailure = 'code' in answered
+  count(facilitating, operation, noted.answer ?? (isFailure ? (answered.status ?? bad) : good))
+  if (operation === 'settle') {
+    const { answer = isFailure ? answered.code : good, payment } = noted
+    facilitating.log('facilitator-settle', {
+      ...{ requestId, answer, payment, network: subject.network.id },
+    })
+  }
+  const headers = { ...common, ...limit, 'X-Request-Id': requestId }
+  const replayed = noted.isReplay && { 'Idempotency-Replayed': 'true' }
+  const json = toJson(operation, answered, namesOf(subject))
+  return Response.json(json, { headers: { ...headers, ...replayed } })
 }
 
 /** Returns the bytes to the budget before anything waits for a chain. */
@@ -208,71 +219,42 @@ async function read(
   return 'asked' in subject ? subject : identify(facilitating, subject)
 }
 
-async function answerChannel(
-  facilitating: Facilitating,
-  call: ChannelCall,
-  requestId: string,
-  headers: Record<string, string>,
-): Promise<Response> {
-  const { operation, network, asked } = call
-  const answered = await answerChannelCall(facilitating, call)
-  const payer = asked.type === 'presented' ? asked.payer : undefined
-  const response = respond(
-    facilitating,
-    answered,
-    { operation, network: network.id, payer },
-    headers,
-  )
-  if (operation === 'settle') {
-    const answer = 'code' in answered ? answered.code : 'success'
-    facilitating.log('facilitator-settle', { requestId, answer, network: network.id })
+/** The payer and the network as the request names them. */
+function namesOf(subject: CheckedRequest | ChannelCall) {
+  const { id } = subject.network
+  if ('asked' in subject) {
+    const { asked } = subject
+    return { network: id, payer: asked.type === 'presented' ? asked.payer : undefined }
   }
-  return response
+  const { request } = subject
+  return { network: Facilitation.networkNameIn(request, id), payer: request.payer }
 }
 
-type Asked = { operation: Facilitation.Operation; network: Network.Id; payer: string | undefined }
-
-function respond(
-  facilitating: Facilitating,
-  answered: Answered,
-  { operation, network, payer }: Asked,
-  headers: Record<string, string>,
-): Response {
-  if ('retryAfterSeconds' in answered) throw notReady(answered)
-  const [good, bad] = operation === 'verify' ? ['good', 'bad'] : ['success', 'failed']
-  const isFailure = 'code' in answered
-  count(facilitating, operation, isFailure ? (answered.status ?? bad) : good)
-  const json = isFailure
-    ? failureJson(operation, answered, { network, payer })
-    : { ...answered.members, payer }
-  return Response.json(json, { headers })
-}
-
-async function verify(
-  facilitating: Facilitating,
-  subject: CheckedRequest,
-  headers: Record<string, string>,
-): Promise<Response> {
-  const refusal = await verifyRequest(facilitating, subject)
-  const { network, request } = subject
-  const asked = { operation: 'verify', network: network.id, payer: request.payer } as const
-  return respond(facilitating, refusal ?? { members: { isValid: true } }, asked, headers)
-}
-
-async function settle(
-  facilitating: Facilitating,
-  call: SettleCall,
-  headers: Record<string, string>,
-): Promise<Response> {
-  const { subject, requestId } = call
+async function answerTransfer(facilitating: Facilitating, call: SettleCall): Promise<Answered> {
+  const { subject } = call
+  if (subject.operation === 'verify') {
+    return (await verifyRequest(facilitating, subject)) ?? { members: {} }
+  }
   const settled = await settleOnce(facilitating, call)
-  if (settled.kind === 'unavailable') throw notReady(settled)
-  if (settled.kind === 'conflict') throw conflict(settled.detail, subject)
-  count(facilitating, 'settle', settled.kind)
-  if ('isReplay' in settled && settled.isReplay) headers['Idempotency-Replayed'] = 'true'
-  const summary = { requestId, ...summaryOf(settled), network: subject.network.id }
-  facilitating.log('facilitator-settle', summary)
-  return Response.json(toJson(settled, subject), { headers })
+  switch (settled.kind) {
+    case 'success': {
+      const { payment, isReplay } = settled
+      const { id, transaction, transfer } = payment
+      const members = { transaction, amount: String(transfer.amountAtomic) }
+      return { members, noted: { payment: id, isReplay } }
+    }
+    case 'void':
+      return { members: { amount: '0' }, noted: { answer: 'void', isReplay: settled.isReplay } }
+    case 'pending': {
+      const { id, transaction = '' } = settled.payment ?? {}
+      return { ...pending('transfer', transaction), noted: { answer: 'pending', payment: id } }
+    }
+    case 'conflict':
+      throw conflict(settled.detail, subject)
+    case 'failed':
+    case 'unavailable':
+      return settled
+  }
 }
 
 function count(
@@ -378,15 +360,12 @@ function malformed(
   network: string,
   kind: 'bad-request' | 'body-too-large' = 'bad-request',
 ): Problem.ProblemError {
-  const verdict = failureJson(operation, { code, detail }, { network })
+  const verdict = toJson(operation, { code, detail }, { network })
   return Problem.of(kind, detail, { members: { ...verdict, reason: code } })
 }
 
-function conflict(detail: string, { request }: CheckedRequest): Problem.ProblemError {
-  const { payer, requirements } = request
-  const network = Facilitation.networkNameIn(request, requirements.network)
-  const failure = { code: 'idempotency_conflict', detail }
-  const members = failureJson('settle', failure, { network, payer })
+function conflict(detail: string, subject: CheckedRequest): Problem.ProblemError {
+  const members = toJson('settle', { code: 'idempotency_conflict', detail }, namesOf(subject))
   return Problem.of('idempotency-conflict', detail, {
     members: { ...members, field: 'Idempotency-Key' },
   })
@@ -399,40 +378,4 @@ function conflict(detail: string, { request }: CheckedRequest): Problem.ProblemE
 function notReady(state: { detail: string; retryAfterSeconds: number }): Problem.ProblemError {
   const headers = { 'Retry-After': String(state.retryAfterSeconds) }
   return Problem.of('not-ready', state.detail, { headers })
-}
-
-type Ended = Exclude<Settled, { kind: 'unavailable' | 'conflict' }>
-
-function toJson(settled: Ended, { request, network: { id } }: CheckedRequest): object {
-  const { payer } = request
-  const network = Facilitation.networkNameIn(request, id)
-  switch (settled.kind) {
-    case 'success': {
-      const { transaction, transfer } = settled.payment
-      const amount = String(transfer.amountAtomic)
-      return { success: true, payer, transaction, network, amount }
-    }
-    case 'void':
-      return { success: true, payer, transaction: '', network, amount: '0' }
-    case 'pending': {
-      const transaction = settled.payment?.transaction ?? ''
-      const detail = 'The transfer is not confirmed yet; ask again with the same call.'
-      const pending = {
-        code: 'settlement_pending',
-        detail,
-        status: 'pending',
-        transaction,
-      } as const
-      return failureJson('settle', pending, { network, payer })
-    }
-    case 'failed':
-      return failureJson('settle', settled, { network, payer })
-  }
-}
-
-/** Fields for the log: the answer, without the buyer. */
-function summaryOf(settled: Ended): Record<string, unknown> {
-  if (settled.kind === 'failed') return { answer: settled.code }
-  if (settled.kind === 'void') return { answer: settled.kind }
-  return { answer: settled.kind, payment: settled.payment?.id }
 }

@@ -27,7 +27,7 @@ import {
   verifyOnChain,
 } from './verification'
 
-type SettleOptions = VerificationOptions & {
+export type SettleOptions = VerificationOptions & {
   /** Longest wait, whatever the requirements name, ms. */
   waitMs: number
   settling: SettleRuns

@@ -17,7 +17,6 @@ import type { Settlement } from '../settlement/settlement'
 import type { ApprovalSponsor } from '../settlement/sponsorship'
 import { lacksAllowance, refusalReasonOf } from '../settlement/sponsorship'
 import type { Refusal } from './answers'
-import type { ChannelCall } from './channel-checks'
 import * as Policy from './Policy'
 
 export type VerificationOptions = {
@@ -54,6 +53,10 @@ export type CheckedRequest = {
   keyHash: Hex | undefined
 }
 
+/** A request about a payment channel. */
+export type ChannelCall = ChannelFacilitation.ChannelRequest &
+  Pick<CheckedRequest, 'operation' | 'network'>
+
 /** A request before its payment was looked up. */
 export type Unidentified = Omit<CheckedRequest, 'known' | 'authorized'>
 
@@ -79,8 +82,7 @@ export function openRequest(
     now: now(),
     takesApprovals: sponsor !== undefined,
   })
-  const { permit2612 } = isFault(sponsored) ? Sponsoring.nothing : sponsored
-  const transfer = Sponsoring.withPermit(signed, permit2612)
+  const transfer = Sponsoring.withPermit(signed, sponsored)
   const eip712 = domainOf(request, network)
   let signer: Address | undefined
   const { name, version } = network.asset.eip712

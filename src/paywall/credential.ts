@@ -288,10 +288,10 @@ function x402(
   const sponsored = Sponsoring.read(parsed.extensions, chosen.transfer, options)
   const late = isLate(sponsored) ? sponsored : undefined
   if (Problem.isFault(sponsored) && !late) throw Problem.ofFault(sponsored, 'verification-failed')
-  const { permit2612, approval } = Problem.isFault(sponsored) ? Sponsoring.nothing : sponsored
+  const { approval } = Problem.isFault(sponsored) ? Sponsoring.nothing : sponsored
   return {
     ...chosen,
-    transfer: Sponsoring.withPermit(chosen.transfer, permit2612),
+    transfer: Sponsoring.withPermit(chosen.transfer, sponsored),
     refusal: () => chosen.refusal() ?? late,
     approval,
     protocol: 'x402',

@@ -2,7 +2,7 @@ import type { Address, Hex } from 'viem'
 import * as Json from './Json'
 import type { Offer } from './Offer'
 import * as Permit from './Permit'
-import type { Fault } from './Problem'
+import { type Fault, isFault } from './Problem'
 import type { Transfer } from './Transfer'
 import { windowMinSeconds } from './Transfer'
 import { type Declaration, infoOf } from './X402'
@@ -75,11 +75,12 @@ export function read(
   return nothing
 }
 
-/** The transfer, or its deposit, with the payer's permit. */
+/** The transfer, or its deposit, with the payer's permit, unless there is none or a fault in it. */
 export function withPermit<T extends Pick<Transfer, 'voucher'>>(
   transfer: T,
-  permit2612: Sponsored['permit2612'],
+  sponsored: Sponsored | Fault,
 ): T {
+  const { permit2612 } = isFault(sponsored) ? nothing : sponsored
   if (permit2612 === undefined) return transfer
   const { voucher } = transfer
   const { deposit } = voucher ?? {}

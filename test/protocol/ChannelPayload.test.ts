@@ -326,7 +326,7 @@ test('a permit of the deposit belongs to it, and must be for its amount', async 
     })
   const permit = read('500000')
   if (isFault(permit)) throw new Error(permit.detail)
-  const { voucher, permit2612 } = Sponsoring.withPermit(transfer, permit.permit2612)
+  const { voucher, permit2612 } = Sponsoring.withPermit(transfer, permit)
   expect(permit2612).toBeUndefined()
   expect(voucher?.deposit?.by).toMatchObject({ permit2612: { valueAtomic: 500_000n } })
   expect(codeOf(read('10000'))).toBe('invalid_batch_settlement_evm_eip2612_amount_mismatch')
