@@ -9,20 +9,28 @@ import type { NetworkConfig } from '../config/Config'
 import type { WriteEvent } from '../log'
 import { parse as parseAddress } from '../protocol/Address'
 import type * as Network from '../protocol/Network'
-import { createChannels, createChannelWatch } from './channels/state'
+import { createChannels } from './channels/state'
 import * as Recover from './repair/recover'
 import * as Reorg from './repair/reorg'
 import { restore } from './repair/restore'
 import { pump } from './send/queue'
-import { createRelayer, isReady } from './send/relayer'
+import { isReady } from './send/relayer'
 import { sourcesOf } from './state/availability'
 import * as Health from './state/health'
 import * as Lanes from './state/lanes'
 import { createMetrics, type Meter, silent } from './state/metrics'
 import { keeps } from './state/ownership'
 import { createPayers } from './state/payers'
-import type { ChainState, Context, Policy, Relayer } from './state/state'
-import { createEvents, createTurn, pause } from './state/wait'
+import {
+  type ChainState,
+  type Context,
+  createObserved,
+  createProgress,
+  createRelayer,
+  type Policy,
+  type Relayer,
+} from './state/state'
+import { createEvents, pause } from './state/wait'
 import { type CreditLimits, createCredit } from './upto/credit'
 
 /** Timeout of one attempt, ms; a settlement waits for several of them. */
@@ -101,14 +109,7 @@ export async function createContext(
     channels: createChannels(options.receiverAuthorizerKey),
     unsettled: new Map(),
     createId: () => paymentId(now(), random),
-    progress: {
-      running: new Map(),
-      charging: new Map(),
-      driving: new Set(),
-      reading: new Set(),
-      isStopping: false,
-      signal,
-    },
+    progress: createProgress(signal),
     policy: {
       jobProofMs: options.jobProofMs ?? 60_000,
       resendMs: options.resendMs ?? 2_000,
@@ -266,44 +267,8 @@ function createChainState(network: NetworkConfig, options: SettlementOptions): C
     heads: createHeads({ url: network.wsUrl, onBlock, log }),
     clock,
     relayers: createRelayers(network, options),
-    health: {
-      ready: false,
-      reason: 'not checked yet',
-      checks: 0,
-      others: 0,
-      isQuiet: options.ledger.lanes.isShared,
-    },
-    abilities: {
-      logSpans: new Map(),
-      hasSync: true,
-      hasOverrides: true,
-      readsCode: true,
-      hasUpto: false,
-      channelMethods: [],
-    },
-    queue: {
-      payments: [],
-      named: [],
-      jobs: [],
-      dispatching: undefined,
-      isJobsDue: false,
-      arrival: undefined,
-      collecting: undefined,
-      isDue: false,
-      isProbing: false,
-    },
-    known: { codes: new Map(), eoas: new Map(), unshared: new Set() },
-    gas: { used: new Map(), lone: new Map(), wasted: new Map() },
     factories: new Set(options.walletFactories?.flatMap((each) => parseAddress(each) ?? [])),
-    watch: {
-      turn: createTurn(),
-      seen: new Map(),
-      from: undefined,
-      lostRaw: new Map(),
-      restores: new Map(),
-    },
-    channels: createChannelWatch(options.now),
-    room: () => {},
+    ...createObserved(options.now, options.ledger.lanes.isShared),
   }
 }
 

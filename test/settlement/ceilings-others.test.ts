@@ -6,14 +6,14 @@ import { createClock } from '../../src/chain/clock'
 import { createHead } from '../../src/chain/head'
 import { account } from '../../src/demo/accounts'
 import { enqueueNamed, pump } from '../../src/settlement/send/queue'
-import { chargesMaxOf, createRelayer, facilitatorMax } from '../../src/settlement/send/relayer'
+import { chargesMaxOf, facilitatorMax } from '../../src/settlement/send/relayer'
 import { createPayers } from '../../src/settlement/state/payers'
-import type {
-  Ceiling,
-  ChainState,
-  Context,
-  Queue,
-  QueuedPayment,
+import {
+  type Ceiling,
+  type ChainState,
+  type Context,
+  createRelayer,
+  type QueuedPayment,
 } from '../../src/settlement/state/state'
 import { countOf, refuseBehind, refuseFull } from '../../src/settlement/upto/ceilings'
 import * as Charges from '../../src/settlement/upto/charges'
@@ -165,7 +165,7 @@ test('charges of ours are before those for other servers, and what ends first is
       isAlone: true,
       done: () => void ended.push(validBefore),
     }
-    enqueueNamed(queue as unknown as Queue, queued as unknown as QueuedPayment)
+    enqueueNamed(queue as unknown as ChainState['queue'], queued as unknown as QueuedPayment)
   }
   add('facilitator', 1n)
   add('gateway', 9n)
@@ -213,7 +213,7 @@ test('attack: a charge that a write refused is not written again when a later wr
       call: { to: facilitator, data: '0x' },
       done: ({ kind }: { kind: string }) => void ends.push(`${id} ${kind}`),
     }
-    enqueueNamed(queue as unknown as Queue, queued as unknown as QueuedPayment)
+    enqueueNamed(queue as unknown as ChainState['queue'], queued as unknown as QueuedPayment)
   }
   const writes: string[][] = []
   const launch = async (...inputs: Launch[]) => {

@@ -1,7 +1,7 @@
 import { expect, test } from 'bun:test'
 import type { Authorization } from '../../db/Authorization'
 import { account } from '../../src/demo/accounts'
-import { createRelayer } from '../../src/settlement/send/relayer'
+import { createRelayer } from '../../src/settlement/state/state'
 import { createOverdue } from '../../src/settlement/upto/charges'
 import { authorizationOf } from '../harness/authorizations'
 import { networkOf, relayerKey } from '../harness/settlement'

@@ -14,7 +14,6 @@ import {
   type ChainState,
   type Context,
   isForged,
-  type Queue,
   type QueuedPayment,
   type Relayer,
   type Written,
@@ -85,7 +84,7 @@ export function enqueue(context: Context, chain: ChainState, entry: Entry): () =
  * Adds a payment that names its relayer: charges of our own answers first, and those whose time ends
  * first before others.
  */
-export function enqueueNamed({ named }: Queue, queued: QueuedPayment): void {
+export function enqueueNamed({ named }: ChainState['queue'], queued: QueuedPayment): void {
   const at = named.findIndex((each) => precedes(queued, each))
   named.splice(at < 0 ? named.length : at, 0, queued)
 }

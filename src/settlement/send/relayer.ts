@@ -3,10 +3,8 @@ import type { GasProduct, TransactionRow } from '../../../db/schema'
 import { type Fees, fees } from '../../chain/head'
 import * as Transaction from '../../chain/transaction'
 import * as Amount from '../../protocol/Amount'
-import * as Crypto from '../../protocol/Crypto'
 import { readCount } from '../read/reads'
 import type { ChainState, Relayer } from '../state/state'
-import { createTurn } from '../state/wait'
 
 export type Payload = {
   kind: TransactionRow['kind']
@@ -56,36 +54,6 @@ export const withoutGas = 'the relayer cannot pay for gas'
 /** Whether a relayer is paused because it has too little native coin. */
 export function isUnfunded({ poor, refused }: Relayer): boolean {
   return poor !== undefined || refused === withoutGas
-}
-
-/** `isReserved`: sends only the jobs that name it. `isHeld`: no other process may use the account. */
-export function createRelayer(
-  privateKey: Uint8Array,
-  { isReserved, isHeld }: Pick<Relayer, 'isReserved' | 'isHeld'>,
-): Relayer {
-  return {
-    address: Crypto.addressOf(privateKey),
-    privateKey,
-    isReserved,
-    isHeld,
-    isLeaving: false,
-    next: undefined,
-    floor: 0,
-    lag: undefined,
-    slots: new Map(),
-    open: 0,
-    charges: 0,
-    accepted: [],
-    mayHaveMany: true,
-    facilitating: 0,
-    isPreparing: false,
-    preparing: 0,
-    turn: createTurn(),
-    balanceWei: undefined,
-    poor: undefined,
-    refused: undefined,
-    stuck: undefined,
-  }
 }
 
 /** Why a relayer is paused that another process may use, or that none has yet. */

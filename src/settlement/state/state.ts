@@ -12,16 +12,17 @@ import type { Receipt } from '../../chain/receipt'
 import type { NetworkConfig } from '../../config/Config'
 import type { WriteEvent } from '../../log'
 import type { TransferMethod } from '../../protocol/Asset'
+import * as Crypto from '../../protocol/Crypto'
 import type * as Network from '../../protocol/Network'
 import type { Transfer } from '../../protocol/Transfer'
-import type { Channels, ChannelWatch } from '../channels/state'
+import { type Channels, createChannelWatch } from '../channels/state'
 import type { PaymentRefusal } from '../read/refusals'
 import type { Job, JobEnd } from '../send/Job'
 import type { Outcome, Reason, Underway } from '../send/Outcome'
 import type { Credit } from '../upto/credit'
 import type { Metrics } from './metrics'
 import type { Payers, Reservation } from './payers'
-import type { Events, Turn } from './wait'
+import { createTurn, type Events } from './wait'
 
 /** The parts of settlement. Each stage names the parts that it uses. */
 export type Context = Readonly<{
@@ -39,7 +40,7 @@ export type Context = Readonly<{
   unsettled: Map<string, Arrival>
   /** A new id of a payment. */
   createId: () => string
-  progress: Progress
+  progress: ReturnType<typeof createProgress>
   policy: Policy
   events: {
     /** Emits the id of a payment whose state has changed. */
@@ -56,22 +57,24 @@ export type Context = Readonly<{
 }>
 
 /** Work that is running. The promises never reject. */
-type Progress = {
-  /** Payments that are being driven, by id. */
-  running: Map<string, Promise<Outcome>>
-  /** Authorizations whose charge is being settled, by id. */
-  charging: Map<string, Promise<Outcome>>
-  /** Slots that are being driven. */
-  driving: Set<Promise<unknown>>
-  /**
-   * Reads of balances, until what they allow is reserved: they may be older than what is included
-   * meanwhile.
-   */
-  reading: Set<Promise<unknown>>
-  /** No new work is accepted. */
-  isStopping: boolean
-  /** Ends the waits. Unfinished payments stay in the database and continue after a restart. */
-  signal: AbortSignal
+export function createProgress(signal: AbortSignal) {
+  return {
+    /** Payments that are being driven, by id. */
+    running: new Map<string, Promise<Outcome>>(),
+    /** Authorizations whose charge is being settled, by id. */
+    charging: new Map<string, Promise<Outcome>>(),
+    /** Slots that are being driven. */
+    driving: new Set<Promise<unknown>>(),
+    /**
+     * Reads of balances, until what they allow is reserved: they may be older than what is included
+     * meanwhile.
+     */
+    reading: new Set<Promise<unknown>>(),
+    /** No new work is accepted. */
+    isStopping: false,
+    /** Ends the waits. Unfinished payments stay in the database and continue after a restart. */
+    signal,
+  }
 }
 
 /** Settings of the operator, with what holds by default. */
@@ -105,7 +108,7 @@ export type Policy = Readonly<{
 }>
 
 /** State of one network in settlement while the process runs. */
-export type ChainState = {
+export type ChainState = ReturnType<typeof createObserved> & {
   network: NetworkConfig
   client: Client
   head: Head
@@ -114,142 +117,168 @@ export type ChainState = {
   clock: Clock
   /** One per relayer key, in the order of the keys; then the desk's, when it is none of them. */
   relayers: readonly Relayer[]
-  health: Health
-  abilities: Abilities
-  queue: Queue
-  /** What was observed of payers. */
-  known: {
-    /** Payer code by address, read only when the payer's own key did not sign. */
-    codes: Map<string, { code: 'eoa' | 'contract'; until: number }>
-    /** Payers that had no code when it was read (unix ms until when that counts). */
-    eoas: Map<string, number>
-    /** Payers that made a shared transaction fail: they never share one again. */
-    unshared: Set<string>
-  }
-  /** What was observed of gas. */
-  gas: {
-    /** Recent gas of a settling call, by its kind. */
-    used: Map<string, bigint>
-    /** Gas of the newest lone payment, by its method. */
-    lone: Map<string, bigint>
-    /** Wei that failed batches cost, by product and day. */
-    wasted: Map<string, bigint>
-  }
   /** Contracts that may be called to deploy a payer's wallet (ERC-6492), checksummed. */
   factories: ReadonlySet<Address>
-  /** Where transactions were included that a reorganisation can still remove. */
-  watch: Watch
-  channels: ChannelWatch
-  /** Called when a relayer may have become free: the queue then assigns waiting payments. */
-  room: () => void
 }
 
-/** Abilities of the nodes of a network, as far as observed. */
-type Abilities = {
-  /** Blocks that a node searches at once for logs, where it limits them; by host. */
-  logSpans: Map<string, bigint>
-  /** True until a node reports that it has no eth_sendRawTransactionSync (EIP-7966). */
-  hasSync: boolean
-  /** True until a node shows that it does not support block overrides. */
-  hasOverrides: boolean
-  /**
-   * Whether a node runs creation code in a call, which reads a payer's code during a simulation.
-   */
-  readsCode: boolean
-  /** Whether the chain has the contracts of the scheme `upto`, at the last look. */
-  hasUpto: boolean
-  /**
-   * Methods of the asset by which a deposit into a channel can be paid, the preferred one first. None where
-   * the chain had no contract of channels at the last look.
-   */
-  channelMethods: readonly TransferMethod[]
-}
-
-/** What waits for a relayer of one network. */
-export type Queue = {
-  /** Oldest first. */
-  payments: QueuedPayment[]
-  /** Those that only one relayer may send, in the order of `enqueueNamed`. */
-  named: QueuedPayment[]
-  /** Oldest first. */
-  jobs: WaitingJob[]
-  /** Set while the jobs are being offered to the relayers. */
-  dispatching: Promise<void> | undefined
-  /** The jobs must be offered once more. */
-  isJobsDue: boolean
-  /** Set in the turn of the event loop in which a payment has arrived. */
-  arrival: ReturnType<typeof setImmediate> | undefined
-  /** Runs while payments collect behind a busy relayer. */
-  collecting: ReturnType<typeof setTimeout> | undefined
-  /** Whether the payments have collected for long enough. */
-  isDue: boolean
-  /** Whether the code of waiting payers is being read. */
-  isProbing: boolean
-}
-
-/** The last health check of a network. */
-type Health = {
-  /** Whether the network itself can be used; relayers have reasons of their own. */
-  ready: boolean
-  /** Why it cannot be used. Names hosts and addresses, no URLs. */
-  reason: string | undefined
-  /** Checks so far that reached the node. */
-  checks: number
-  /** Other URLs that answered for this chain at the last check. */
-  others: number
-  /** Logs nothing until this process has looked for its accounts. */
-  isQuiet: boolean
+/** What is under way on a network, and what was observed of it. `isShared`: other processes may send, too. */
+export function createObserved(now: () => number, isShared: boolean) {
+  return {
+    /** The last health check. */
+    health: {
+      /** Whether the network itself can be used; relayers have reasons of their own. */
+      ready: false,
+      /** Why it cannot be used. Names hosts and addresses, no URLs. */
+      reason: 'not checked yet' as string | undefined,
+      /** Checks so far that reached the node. */
+      checks: 0,
+      /** Other URLs that answered for this chain at the last check. */
+      others: 0,
+      /** Logs nothing until this process has looked for its accounts. */
+      isQuiet: isShared,
+    },
+    /** Abilities of the nodes, as far as observed. */
+    abilities: {
+      /** Blocks that a node searches at once for logs, where it limits them; by host. */
+      logSpans: new Map<string, bigint>(),
+      /** True until a node reports that it has no eth_sendRawTransactionSync (EIP-7966). */
+      hasSync: true,
+      /** True until a node shows that it does not support block overrides. */
+      hasOverrides: true,
+      /**
+       * Whether a node runs creation code in a call, which reads a payer's code during a simulation.
+       */
+      readsCode: true,
+      /** Whether the chain has the contracts of the scheme `upto`, at the last look. */
+      hasUpto: false,
+      /**
+       * Methods of the asset by which a deposit into a channel can be paid, the preferred one first. None
+       * where the chain had no contract of channels at the last look.
+       */
+      channelMethods: [] as readonly TransferMethod[],
+    },
+    /** What waits for a relayer. */
+    queue: {
+      /** Oldest first. */
+      payments: [] as QueuedPayment[],
+      /** Those that only one relayer may send, in the order of `enqueueNamed`. */
+      named: [] as QueuedPayment[],
+      /** Oldest first. */
+      jobs: [] as WaitingJob[],
+      /** Set while the jobs are being offered to the relayers. */
+      dispatching: undefined as Promise<void> | undefined,
+      /** The jobs must be offered once more. */
+      isJobsDue: false,
+      /** Set in the turn of the event loop in which a payment has arrived. */
+      arrival: undefined as ReturnType<typeof setImmediate> | undefined,
+      /** Runs while payments collect behind a busy relayer. */
+      collecting: undefined as ReturnType<typeof setTimeout> | undefined,
+      /** Whether the payments have collected for long enough. */
+      isDue: false,
+      /** Whether the code of waiting payers is being read. */
+      isProbing: false,
+    },
+    /** What was observed of payers. */
+    known: {
+      /** Payer code by address, read only when the payer's own key did not sign. */
+      codes: new Map<string, { code: 'eoa' | 'contract'; until: number }>(),
+      /** Payers that had no code when it was read (unix ms until when that counts). */
+      eoas: new Map<string, number>(),
+      /** Payers that made a shared transaction fail: they never share one again. */
+      unshared: new Set<string>(),
+    },
+    /** What was observed of gas. */
+    gas: {
+      /** Recent gas of a settling call, by its kind. */
+      used: new Map<string, bigint>(),
+      /** Gas of the newest lone payment, by its method. */
+      lone: new Map<string, bigint>(),
+      /** Wei that failed batches cost, by product and day. */
+      wasted: new Map<string, bigint>(),
+    },
+    /**
+     * Where transactions were included that a reorganisation can still remove. Only a cache: the database
+     * has what must be checked, and missing entries are read again.
+     */
+    watch: {
+      /** One check of the blocks at a time. */
+      turn: createTurn(),
+      seen: new Map<Hex, WatchedInclusion>(),
+      /** Lowest block whose transactions the next check must cover; undefined before the first one. */
+      from: undefined as bigint | undefined,
+      /** Bytes of external transactions that a reorganisation removed. */
+      lostRaw: new Map<Hex, Hex>(),
+      /** Checks since the reorganisation, by payment, and the newest block at the second of them. */
+      restores: new Map<string, { attempts: number; since: bigint }>(),
+    },
+    channels: createChannelWatch(now),
+    /** Called when a relayer may have become free: the queue then assigns waiting payments. */
+    room: () => {},
+  }
 }
 
 /** An account of ours on one network: its nonces, and every transaction that is not included yet. */
-export type Relayer = {
-  address: Address
-  privateKey: Uint8Array
-  /** Whether it sends only the jobs that name it. */
-  isReserved: boolean
-  /** Whether this process chooses its account nonces. */
-  isHeld: boolean
-  /**
-   * Whether another process gets the account when nothing is open, so that payments use the other
-   * accounts.
-   */
-  isLeaving: boolean
-  /** The next free account nonce; undefined until the chain was read. */
-  next: number | undefined
-  /** A number above every nonce of an open transaction in the database. */
-  floor: number
-  /**
-   * The chain's count of our transactions was below the known included ones. `from`: the lowest
-   * block that a reorganisation could reach when that was first seen.
-   */
-  lag: { count: number; expected: number; isSure: boolean; from: bigint } | undefined
-  /** Nonces that are being written or driven. */
-  slots: Map<number, Slot>
-  /** Those of them that the chain has not included. */
-  open: number
-  /** Those of the open ones that settle a charge. */
-  charges: number
-  /** Charges that share the next commit. */
-  accepted: AcceptedCharge[]
-  /** False when a node has refused a transaction because too many of this account wait. */
-  mayHaveMany: boolean
-  /** Those of the open ones, and of the batches that are being simulated, that settle for other servers. */
-  facilitating: number
-  /** Whether a batch is being simulated for this relayer. */
-  isPreparing: boolean
-  /** Payments that name this relayer and are being simulated. */
-  preparing: number
-  /** Covers the time from the choice of an account nonce to the disk. */
-  turn: Turn
-  balanceWei: bigint | undefined
-  /**
-   * Why nothing new is sent: too little balance, refused by the node, or a transaction that stays
-   * out at the fee cap. Earlier transactions are sent again until the reason ends.
-   */
-  poor: string | undefined
-  refused: string | undefined
-  stuck: string | undefined
+export type Relayer = ReturnType<typeof createRelayer>
+
+export function createRelayer(
+  privateKey: Uint8Array,
+  {
+    isReserved,
+    isHeld,
+  }: {
+    /** Whether it sends only the jobs that name it. */
+    isReserved: boolean
+    /** Whether this process chooses its account nonces. */
+    isHeld: boolean
+  },
+) {
+  return {
+    address: Crypto.addressOf(privateKey),
+    privateKey,
+    isReserved,
+    isHeld,
+    /**
+     * Whether another process gets the account when nothing is open, so that payments use the other
+     * accounts.
+     */
+    isLeaving: false,
+    /** The next free account nonce; undefined until the chain was read. */
+    next: undefined as number | undefined,
+    /** A number above every nonce of an open transaction in the database. */
+    floor: 0,
+    /** Set while the chain's count of our transactions is below the known included ones. */
+    lag: undefined as Lag | undefined,
+    /** Nonces that are being written or driven. */
+    slots: new Map<number, Slot>(),
+    /** Those of them that the chain has not included. */
+    open: 0,
+    /** Those of the open ones that settle a charge. */
+    charges: 0,
+    /** Charges that share the next commit. */
+    accepted: [] as AcceptedCharge[],
+    /** False when a node has refused a transaction because too many of this account wait. */
+    mayHaveMany: true,
+    /** Those of the open ones, and of the batches that are being simulated, that settle for other servers. */
+    facilitating: 0,
+    /** Whether a batch is being simulated for this relayer. */
+    isPreparing: false,
+    /** Payments that name this relayer and are being simulated. */
+    preparing: 0,
+    /** Covers the time from the choice of an account nonce to the disk. */
+    turn: createTurn(),
+    balanceWei: undefined as bigint | undefined,
+    /**
+     * Why nothing new is sent: too little balance, refused by the node, or a transaction that stays
+     * out at the fee cap. Earlier transactions are sent again until the reason ends.
+     */
+    poor: undefined as string | undefined,
+    refused: undefined as string | undefined,
+    stuck: undefined as string | undefined,
+  }
 }
+
+/** `from`: the lowest block that a reorganisation could reach when that was first seen. */
+type Lag = { count: number; expected: number; isSure: boolean; from: bigint }
 
 /** A nonce of a relayer and the transactions that compete for it: the chain includes one. */
 export type Slot = {
@@ -442,22 +471,6 @@ export type WaitingJob = {
   done(refusal: JobRefusal | undefined): void
   /** Nothing was written because of a fault. */
   fail(error: unknown): void
-}
-
-/**
- * Where transactions were included. Only a cache: the database has what must be checked, and
- * missing entries are read again.
- */
-type Watch = {
-  /** One check of the blocks at a time. */
-  turn: Turn
-  seen: Map<Hex, WatchedInclusion>
-  /** Lowest block whose transactions the next check must cover; undefined before the first one. */
-  from: bigint | undefined
-  /** Bytes of external transactions that a reorganisation removed. */
-  lostRaw: Map<Hex, Hex>
-  /** Checks since the reorganisation, by payment, and the newest block at the second of them. */
-  restores: Map<string, { attempts: number; since: bigint }>
 }
 
 /** Where one transaction was included. */
