@@ -131,7 +131,7 @@ test('a reason that ended is 0, and totals never decrease', async () => {
         clockSkewMs: -1_500,
         ready: true,
         newHeads: false,
-        relayers: [{ relayer: '0x1', paused, inFlight: 0, balanceWei: 5n }],
+        relayers: [{ relayer: '0x1', reason: paused, inFlight: 0, balanceWei: 5n }],
         gas: [],
       },
     ],

@@ -193,7 +193,8 @@ describe('what needs attention', () => {
       reason,
       inFlight: 0,
       balanceWei: 0n,
-      fundWei: 2n * 10n ** 16n,
+      ...{ fundWei: 2n * 10n ** 16n, topUpWei: 2n * 10n ** 16n },
+      ...{ remedy: undefined, nonce: undefined },
     } as const
     const text = await attention({
       networks: () => [networkOf({ ready: false, reason, relayers: [paused] })],
@@ -215,12 +216,12 @@ describe('what needs attention', () => {
   })
 
   test('held orders, circuits, budgets near their end and faults of the disk are named', async () => {
-    const gas = [
+    const gas: Details['gas'] = [
       { product: 'gateway', spentWei: 79n, budgetWei: 100n },
       { product: 'facilitator', spentWei: 80n, budgetWei: 100n },
       { product: 'desk', spentWei: 100n, budgetWei: 100n },
       { product: 'sponsor', spentWei: 0n, budgetWei: 0n },
-    ] as const
+    ]
     const text = await attention({
       networks: () => [networkOf({ gas })],
       heldOrders: () => Promise.resolve([orderOf('refund-failed')]),

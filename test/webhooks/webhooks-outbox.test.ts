@@ -266,7 +266,11 @@ describe.concurrent('what fails and recovers', () => {
             ready: states.ready,
             reason: 'x'.repeat(1_000),
             relayers: [
-              { relayer, ready: true, inFlight: 0, balanceWei: states.balanceWei, topUpWei: 7n },
+              {
+                ...{ relayer, ready: true, inFlight: 0, nonce: 0, reason: undefined },
+                ...{ balanceWei: states.balanceWei, topUpWei: 7n },
+                ...{ fundWei: undefined, remedy: undefined },
+              },
             ],
             cost: { gas: 100n, priceWei: 1_000n },
           },

@@ -1,7 +1,6 @@
-import type { Address } from 'viem'
 import type { Product } from '../../../db/Payment'
 import type { GasProduct } from '../../../db/schema'
-import { type Ahead, aheadOf, skewOf } from '../../chain/clock'
+import { aheadOf, skewOf } from '../../chain/clock'
 import { priceOf } from '../../chain/head'
 import type { NetworkConfig } from '../../config/Config'
 import type { TransferMethod } from '../../protocol/Asset'
@@ -11,54 +10,6 @@ import * as Gas from './gas-budget'
 import type { MetricSources } from './metrics'
 import * as Funding from './out-of-gas'
 import { type ChainState, type Context, chainOf, type Relayer } from './state'
-
-type Status = {
-  network: Network.Id
-  ready: boolean
-  reason?: string | undefined
-  /** What an operator must do about the reason, where it is known. */
-  remedy?: string | undefined
-  /** The first relayer; `relayers` has all. */
-  relayer: Address
-  balanceWei?: bigint | undefined
-  /** How far our clock may be ahead of the chain's, ms; infinite where the blocks give no bound. */
-  clockAheadMs: Ahead
-  relayers: readonly RelayerStatus[]
-}
-
-/** One relayer on one network. */
-export type RelayerStatus = {
-  relayer: Address
-  ready: boolean
-  reason?: string | undefined
-  remedy?: string | undefined
-  balanceWei?: bigint | undefined
-  /** Wei to send to it, where it cannot pay for gas. */
-  fundWei?: bigint | undefined
-  /** Wei to send, so that it pays for about a thousand sales. */
-  topUpWei?: bigint | undefined
-  /** Its next free account nonce, once that was read. */
-  nonce?: number | undefined
-  /** Transactions that wait for a block. */
-  inFlight: number
-}
-
-/** The state of one network for operators. No I/O, and no URLs: hosts only. */
-export type Details = Status & {
-  cost: SaleCost
-  hosts: readonly string[]
-  /** The newest known block, and its age by our clock; undefined before one was read. */
-  block: bigint
-  blockAgeMs: number | undefined
-  baseFeeWei: bigint
-  tipWei: bigint
-  /** Whether a WebSocket announces new blocks. */
-  newHeads: boolean
-  /** Payments and jobs that wait for a relayer. */
-  waiting: number
-  /** Gas of today by product. */
-  gas: readonly { product: GasProduct; spentWei: bigint; budgetWei: bigint }[]
-}
 
 /**
  * A sale: its amount, its product, and its time (unix ms). `isByChannel`: by a channel, whose requests cost
@@ -81,8 +32,7 @@ const usualGas: Readonly<Record<TransferMethod, bigint>> = { eip3009: 80_000n, p
 export function createAvailability(context: Context) {
   return {
     /** Networks with the reason why one cannot settle. */
-    status: (): readonly Status[] =>
-      [...context.chains.values()].map((chain) => statusOf(context, chain)),
+    status: () => [...context.chains.values()].map((chain) => statusOf(context, chain)),
     /** Whether a network can settle now. */
     isReady(network: Network.Id): boolean {
       const chain = context.chains.get(network)
@@ -101,30 +51,40 @@ export function createAvailability(context: Context) {
     /** Cost of a lone payment now. */
     costOf: (network: Network.Id): SaleCost => costOf(chainOf(context, network)),
     /** What an operator sees of each network. */
-    details: (): readonly Details[] =>
-      [...context.chains.values()].map((chain) => detailsOf(context, chain)),
+    details: () => [...context.chains.values()].map((chain) => detailsOf(context, chain)),
     /** Whether a product may still spend gas today. */
     hasBudget: (network: Network.Id, product: Product): boolean =>
       !Gas.isSpent(context, chainOf(context, network), product, context.now()),
   }
 }
 
-function statusOf(context: Context, chain: ChainState): Status {
-  const relayers = chain.relayers.map((relayer): RelayerStatus => {
-    const reason = pausedBy(relayer)
-    const topUpWei = topUpOf(chain, relayer)
-    return {
-      relayer: relayer.address,
-      ready: reason === undefined,
-      inFlight: relayer.open,
-      nonce: relayer.next,
-      fundWei: isUnfunded(relayer) ? topUpWei : undefined,
-      topUpWei,
-      reason,
-      remedy: remedyFor(chain, relayer),
-      balanceWei: relayer.balanceWei,
-    }
-  })
+/** One relayer on one network. */
+export type RelayerStatus = ReturnType<typeof relayerStatusOf>
+
+function relayerStatusOf(chain: ChainState, relayer: Relayer) {
+  const { address, balanceWei, open, next } = relayer
+  const reason = pausedBy(relayer)
+  const topUpWei = topUpOf(chain, relayer)
+  return {
+    relayer: address,
+    ready: reason === undefined,
+    /** Transactions that wait for a block. */
+    inFlight: open,
+    /** Its next free account nonce, once that was read. */
+    nonce: next,
+    /** Wei to send to it, where it cannot pay for gas. */
+    fundWei: isUnfunded(relayer) ? topUpWei : undefined,
+    /** Wei to send, so that it pays for about a thousand sales. */
+    topUpWei,
+    reason,
+    /** What an operator must do about the reason, where it is known. */
+    remedy: remedyFor(chain, relayer),
+    balanceWei,
+  }
+}
+
+function statusOf(context: Pick<Context, 'ledger' | 'now' | 'monotonic'>, chain: ChainState) {
+  const relayers = chain.relayers.map((relayer) => relayerStatusOf(chain, relayer))
   const [first] = relayers
   if (!first) throw new Error('a network without a relayer')
   const fault = context.ledger.fault()
@@ -136,7 +96,9 @@ function statusOf(context: Context, chain: ChainState): Status {
   return {
     network: chain.network.id,
     ready: works && fault === undefined,
+    /** The first relayer; `relayers` has all. */
     relayer: first.relayer,
+    /** How far our clock may be ahead of the chain's, ms; infinite where the blocks give no bound. */
     clockAheadMs: aheadOf(context, chain),
     reason,
     remedy: reason && remedy,
@@ -145,7 +107,10 @@ function statusOf(context: Context, chain: ChainState): Status {
   }
 }
 
-function detailsOf(context: Context, chain: ChainState): Details {
+/** The state of one network for operators. No I/O, and no URLs: hosts only. */
+export type Details = ReturnType<typeof detailsOf>
+
+function detailsOf(context: Context, chain: ChainState) {
   const { head, heads, client, queue, network } = chain
   const { timestamp } = head
   const age = context.now() - Number(timestamp) * 1000
@@ -153,20 +118,24 @@ function detailsOf(context: Context, chain: ChainState): Details {
     ...statusOf(context, chain),
     cost: costOf(chain),
     hosts: client.hosts,
+    /** The newest known block, and its age by our clock; undefined before one was read. */
     block: head.number,
     blockAgeMs: timestamp === 0n ? undefined : age,
     baseFeeWei: head.baseFeeWei,
     tipWei: head.tipWei,
+    /** Whether a WebSocket announces new blocks. */
     newHeads: heads.isLive(),
+    /** Payments and jobs that wait for a relayer. */
     waiting: queue.payments.length + queue.named.length + queue.jobs.length,
     gas: gasOf(context, network),
   }
 }
 
+/** Gas of today by product. */
 function gasOf(
   { ledger, now }: Pick<Context, 'ledger' | 'now'>,
   { id, gasPerDayWei }: NetworkConfig,
-): Details['gas'] {
+) {
   return Object.entries(gasPerDayWei).map(([name, budgetWei]) => {
     const product = name as GasProduct
     return { product, spentWei: ledger.gas.spentOn(id, product, now()), budgetWei }
@@ -229,24 +198,15 @@ export function sourcesOf({
   ...clocks
 }: Pick<Context, 'ledger' | 'chains' | 'credit' | 'now' | 'monotonic'>): MetricSources {
   return {
-    networks: () => {
-      const isWritable = ledger.fault() === undefined
-      return [...chains.values()].map((chain) => ({
-        network: chain.network.id,
+    networks: () =>
+      [...chains.values()].map((chain) => ({
+        ...statusOf({ ledger, ...clocks }, chain),
         clockSkewMs: skewOf(clocks, chain),
         calls: chain.client.counts(),
         faults: chain.client.faults(),
-        ready: isWritable && isReady(chain),
         newHeads: chain.heads.isLive(),
-        relayers: chain.relayers.map((relayer) => ({
-          relayer: relayer.address,
-          paused: pausedBy(relayer),
-          inFlight: relayer.open,
-          balanceWei: relayer.balanceWei,
-        })),
         gas: gasOf({ ledger, ...clocks }, chain.network),
-      }))
-    },
+      })),
     risks: credit.risks,
     channels: ledger.channels.totals,
     pending: async () => {

@@ -41,7 +41,8 @@ export type MetricSources = {
     newHeads: boolean
     relayers: readonly {
       relayer: string
-      paused: string | undefined
+      /** Why it sends nothing new. */
+      reason: string | undefined
       inFlight: number
       balanceWei: bigint | undefined
     }[]
@@ -166,11 +167,10 @@ function observer(meter: Meter, sources: MetricSources): () => void {
       ready.set(each.ready ? 1 : 0, { network })
       skew.set(each.clockSkewMs / 1000, { network })
       heads.set(each.newHeads ? 1 : 0, { network })
-      for (const { relayer, balanceWei, ...state } of each.relayers) {
+      for (const { relayer, balanceWei, reason, ...state } of each.relayers) {
         inFlight.set(state.inFlight, { network, relayer })
         if (balanceWei !== undefined) balance.set(Number(balanceWei), { network, relayer })
-        if (state.paused === undefined) continue
-        paused.put(1, { network, relayer, reason: kindOf(state.paused) })
+        if (reason !== undefined) paused.put(1, { network, relayer, reason: kindOf(reason) })
       }
       for (const { product, spentWei, budgetWei } of each.gas) {
         spent.set(Number(spentWei), { network, product })
