@@ -1,35 +1,17 @@
+import { setTimeout as sleep } from 'node:timers/promises'
 import { storageCode } from '../../../db/fault'
 import type { Ledger } from '../../../db/Ledger'
 
 /** Resolves after the time, or at once when the signal fires. Never rejects. */
 export function pause(ms: number, signal: AbortSignal): Promise<void> {
-  return new Promise((resolve) => {
-    if (signal.aborted) return resolve()
-    const done = () => {
-      clearTimeout(timer)
-      signal.removeEventListener('abort', done)
-      resolve()
-    }
-    const timer = setTimeout(done, ms)
-    signal.addEventListener('abort', done)
-  })
+  return sleep(ms, undefined, { signal }).catch(() => undefined)
 }
 
 /** The promise's value, or undefined after the time (ms). The promise continues. */
 export function within<T>(promise: Promise<T>, ms: number): Promise<T | undefined> {
-  return new Promise((resolve, reject) => {
-    const timer = setTimeout(() => resolve(undefined), ms)
-    promise.then(
-      (value) => {
-        clearTimeout(timer)
-        resolve(value)
-      },
-      (error: unknown) => {
-        clearTimeout(timer)
-        reject(error)
-      },
-    )
-  })
+  const { promise: late, resolve } = Promise.withResolvers<undefined>()
+  const timer = setTimeout(() => resolve(undefined), ms)
+  return Promise.race([promise, late]).finally(() => clearTimeout(timer))
 }
 
 /** Runs work at intervals and when it is woken, once at a time. It must not reject. */
@@ -75,10 +57,7 @@ export function createTurn(): Turn {
   return <T>(work: () => Promise<T>): Promise<T> => {
     // An uncontended turn begins at once.
     const result = last === undefined ? Promise.try(work) : last.then(work)
-    const over = result.then(
-      () => undefined,
-      () => undefined,
-    )
+    const over = result.catch(() => undefined)
     last = over
     void over.then(() => {
       if (last === over) last = undefined
