@@ -138,7 +138,7 @@ describe.concurrent('a relayer', () => {
     const network = networkOf('http://127.0.0.1')
     const members = [7n, 9n, 8n].map((validBefore) => {
       const payment = { transfer: signTransfer(network, { validBefore }) } as Payment
-      return { payment, requestId: undefined, deliverOnConfirm: undefined }
+      return { payment }
     })
     expect(lastValidBefore(members)).toBe(9n)
     expect(lastValidBefore([])).toBeUndefined()

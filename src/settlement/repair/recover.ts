@@ -5,7 +5,7 @@ import { resumeSent, track } from '../send/lifecycle'
 import * as Resolve from '../send/resolve'
 import { cancelNonce, resumeSlot as drive, recordUnowned } from '../send/transaction'
 import { isOthers, isPaymentOfAnother, keeps } from '../state/ownership'
-import { type ChainState, type Context, type Relayer, unattended } from '../state/state'
+import type { ChainState, Context, Relayer } from '../state/state'
 import * as Reorg from './reorg'
 
 /** Gaps are filled with this many nonces at a time. */
@@ -39,7 +39,7 @@ export async function recover(context: Context, checked?: Checked): Promise<void
       const isOver = payment.transfer.validBefore < seconds
       if (!isOver || !isDue(checked, payment, now())) continue
     }
-    const member = unattended(payment)
+    const member = { payment }
     const reason = 'invalid_exact_evm_transaction_failed'
     work.push(track(context, member, () => Resolve.decide(context, member, reason)))
   }
@@ -122,7 +122,8 @@ async function resumeSlot(
   if (first.job !== undefined) return resumeJob(context, chain, relayer, first.job)
   const transactions = rows.map(({ transaction }) => transaction)
   const hashes = transactions.map(({ hash }) => hash)
-  const members = (await context.ledger.transactions.paymentsOf(hashes)).map(unattended)
+  const stored = await context.ledger.transactions.paymentsOf(hashes)
+  const members = stored.map((payment) => ({ payment }))
   if (!resumeSent(context, chain, relayer, { transactions, members })) return
   const { nonce } = first.transaction
   const payments = members.length

@@ -6,7 +6,7 @@ import { assertConfirmed, readMoney } from '../read/reads'
 import { resend, track } from '../send/lifecycle'
 import type { Outcome } from '../send/Outcome'
 import * as Resolve from '../send/resolve'
-import { type ChainState, type Context, unattended } from '../state/state'
+import type { ChainState, Context } from '../state/state'
 
 /** Checks at which external bytes may stay out before we settle the authorization. */
 const attemptsMax = 3
@@ -28,7 +28,7 @@ export async function restore(context: Context, chain: ChainState): Promise<void
   for (const id of ids) {
     const payment = await context.ledger.payments.findById(id)
     if (!payment || context.progress.running.has(id)) continue
-    void track(context, unattended(payment), () => drive(context, chain, payment))
+    void track(context, { payment }, () => drive(context, chain, payment))
   }
 }
 
@@ -44,7 +44,7 @@ async function drive(context: Context, chain: ChainState, payment: Payment): Pro
   if (await confirmAgain(context, chain, payment)) return Resolve.current(context, payment)
   const isSent = attempts <= attemptsMax && (await sendAgain(chain, transaction))
   const reason = 'invalid_exact_evm_transaction_failed'
-  const outcome = await Resolve.decide(context, unattended(payment), reason)
+  const outcome = await Resolve.decide(context, { payment }, reason)
   if (outcome.kind !== 'pending') return outcome
   if (isSent) return outcome
   const money = await readMoney(chain, payment.transfer)
@@ -54,11 +54,11 @@ async function drive(context: Context, chain: ChainState, payment: Payment): Pro
     if (!isCounting || !isSearched) return outcome
     // Nothing of ours is open: what used the nonce did not pay for this.
     await context.ledger.settling.revert(id, [transaction])
-    return Resolve.decide(context, unattended(payment), reason)
+    return Resolve.decide(context, { payment }, reason)
   }
   context.log('payment-settled-again', { payment: id, transaction })
   await context.ledger.settling.revert(id, [transaction])
-  return resend(context, unattended((await context.ledger.payments.findById(id)) ?? payment))
+  return resend(context, { payment: (await context.ledger.payments.findById(id)) ?? payment })
 }
 
 /** The same transaction in another block pays as it did before. */

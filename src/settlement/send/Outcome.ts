@@ -35,9 +35,9 @@ export type Outcome =
 /** A payment between the stages, with the options of its request. */
 export type Underway = {
   payment: Payment
-  /** Id of the request that began it, for the log. */
-  requestId: string | undefined
-  deliverOnConfirm: DeliverOnConfirm | undefined
+  /** Id of the request that waits for it, for the log. */
+  requestId?: string | undefined
+  deliverOnConfirm?: DeliverOnConfirm | undefined
 }
 
 /** A request of the caller to start its delivery in the commit of the confirmation. */

@@ -246,7 +246,11 @@ async function replace(context: Context, chain: ChainState, slot: Slot): Promise
   const hashes = slot.transactions.map(({ hash }) => hash)
   const payments = slot.members.map(({ payment }) => payment.id)
   const payload = payloadOf(slot, old, now())
-  const row = signForNonce(chain, relayer, payload, { nonce, at: now(), maxFeeWei, maxTipWei })
+  const row = signForNonce(chain, relayer, payload, {
+    nonce,
+    at: now(),
+    bid: { maxFeeWei, maxTipWei },
+  })
   await ledger.settling.replace({ transaction: row, hashes, payments, job: slot.job?.id })
   slot.transactions.push(row)
   context.metrics.replaced(network.id)

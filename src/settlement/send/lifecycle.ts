@@ -362,7 +362,7 @@ export async function resumePayment(
     await waitForOther(context, id, { isOver, waitMs })
     return latest(context, payment)
   }
-  const member: Underway = { payment, requestId, deliverOnConfirm: undefined }
+  const member = { payment, requestId }
   const work = context.progress.running.get(id) ?? resumeReverted(context, member, transfer)
   return (await within(work, waitMs)) ?? latest(context, payment)
 }

@@ -83,15 +83,15 @@ export function isReady({ health, relayers }: Pick<ChainState, 'health' | 'relay
   return health.ready && relayers.some(sells)
 }
 
-/** Signs for a nonce without reserving it. `at`: now, unix ms. */
+/** Signs for a nonce without reserving it, by default at the present fees. `at`: now, unix ms. */
 export function signForNonce(
-  { network }: Pick<ChainState, 'network'>,
+  { network, head }: Pick<ChainState, 'network' | 'head'>,
   { address, privateKey }: Relayer,
   payload: Payload,
-  { nonce, at, maxFeeWei, maxTipWei }: { nonce: number; at: number } & Fees,
+  { nonce, at, bid }: { nonce: number; at: number; bid?: Fees | undefined },
 ): TransactionRow {
   const { kind, product, to, gasLimit } = payload
-  const price = { maxFeeWei, maxTipWei }
+  const price = bid ?? fees(head, network.feeCapWei)
   const { hash, raw } = Transaction.sign(
     { chainId: network.chainId, nonce, ...price, ...payload },
     privateKey,

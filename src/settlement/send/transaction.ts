@@ -66,11 +66,7 @@ export function signDraft(
   // Where a simulation reads the code, it shows that nearly all payers have none.
   const simulatedCode = chain.abilities.readsCode ? ('eoa' as const) : ('unknown' as const)
   const payload = payloadOf(chain, [{ ...first, simulatedCode }])
-  return signForNonce(chain, relayer, payload, {
-    nonce,
-    at: now(),
-    ...fees(chain.head, chain.network.feeCapWei),
-  })
+  return signForNonce(chain, relayer, payload, { nonce, at: now() })
 }
 
 /**
@@ -129,22 +125,18 @@ async function writeOnce(
 ): Promise<Refused | undefined> {
   const parts = batch.isApart ? batch.members.map((each) => [each]) : [batch.members]
   const slots: Slot[] = []
-  let launched: Launched | undefined
-  try {
-    const inputs: Launch[] = []
-    for (const members of parts) {
+  const write = async () => {
+    const inputs = parts.map((members) => {
       const part = { ...batch, members }
       const transaction = signBatch(context, chain, part)
       const code = members[0]?.simulatedCode ?? 'unknown'
       const isCharge = members[0]?.transfer.upto !== undefined
       slots.push(occupy(batch.relayer, [transaction], { code, isCharge }))
-      inputs.push(launchOf(context, part, transaction))
-    }
-    launched = await context.ledger.settling.launch(...inputs)
-  } finally {
-    // The last first, so that the account continues at the lowest nonce.
-    if (launched?.kind !== 'stored') for (const slot of slots.toReversed()) vacate(slot)
+      return launchOf(context, part, transaction)
+    })
+    return context.ledger.settling.launch(...inputs)
   }
+  const launched = await unlessRefused(slots, write, ({ kind }) => kind === 'stored')
   if (launched.kind !== 'stored') return launched
   const payments = new Map(launched.payments.map((payment) => [payment.id, payment]))
   for (const [index, slot] of slots.entries()) {
@@ -213,11 +205,7 @@ function signBatch({ now }: Context, chain: ChainState, batch: Batch): Transacti
     draft.maxFeeWei >= current.maxFeeWei - current.maxFeeWei / 8n
   if (isCurrent) return draft
   // The fees that the payer's code was simulated with, or the present ones.
-  return signForNonce(chain, relayer, payload, {
-    nonce,
-    at: now(),
-    ...(members[0]?.fees ?? current),
-  })
+  return signForNonce(chain, relayer, payload, { nonce, at: now(), bid: members[0]?.fees })
 }
 
 function verdictOn(refused: Refused, id: string): Verdict | undefined {
@@ -261,12 +249,9 @@ export async function writeAndSendJob(
   const nonce = freeNonce(relayer)
   if (nonce === undefined) throw new Error('the relayer has no nonce')
   const { to, data, isCreation = false } = sentBy(job, relayer, nonce)
-  const payload = { kind: kinds[kind], product, to, data, isCreation, valueWei, gasLimit }
-  const transaction = signForNonce(chain, relayer, payload, {
-    nonce,
-    at: now(),
-    ...fees(chain.head, chain.network.feeCapWei),
-  })
+  const written = kind === 'allowance' ? 'approve' : kind
+  const payload = { kind: written, product, to, data, isCreation, valueWei, gasLimit } as const
+  const transaction = signForNonce(chain, relayer, payload, { nonce, at: now() })
   const row: JobRow = {
     id,
     kind,
@@ -285,8 +270,8 @@ export async function writeAndSendJob(
   }
   const code = job.runsCode ? 'contract' : 'unknown'
   const slot = occupy(relayer, [transaction], { job: row, code })
-  const writing = ledger.settling.launchJob({ transaction, job: row, rider })
-  const deciding = unlessRefused(slot, writing, (refusal) => refusal === undefined)
+  const write = () => ledger.settling.launchJob({ transaction, job: row, rider })
+  const deciding = unlessRefused([slot], write, (refusal) => refusal === undefined)
   const reason = await deciding.catch(async (error: unknown) => {
     // Another process may have written the same id since the read: then wait for that one.
     if (await ledger.jobs.find(id).catch(() => undefined)) return 'written' as const
@@ -303,14 +288,6 @@ function sentBy(job: Job, { address, privateKey }: Relayer, nonce: number): JobC
   if (!('compose' in job)) return job
   const sign = (digest: Uint8Array) => Crypto.sign(digest, privateKey)
   return job.compose({ address, nonce, sign })
-}
-
-const kinds: Readonly<Record<Job['kind'], TransactionRow['kind']>> = {
-  swap: 'swap',
-  refund: 'refund',
-  grant: 'grant',
-  allowance: 'approve',
-  channel: 'channel',
 }
 
 /** The nonce of the next transaction; undefined until the chain was read. */
@@ -344,19 +321,20 @@ function occupy(
   return slot
 }
 
-/** The result of a write. The slot is removed in the same turn when nothing was written. */
+/** The result of a write. The slots are vacated in the same turn when nothing was written. */
 async function unlessRefused<T>(
-  slot: Slot,
-  writing: Promise<T>,
+  slots: readonly Slot[],
+  write: () => Promise<T>,
   isWritten: (result: T) => boolean,
 ): Promise<T> {
   let isStored = false
   try {
-    const result = await writing
+    const result = await write()
     isStored = isWritten(result)
     return result
   } finally {
-    if (!isStored) vacate(slot)
+    // The last first, so that the account continues at the lowest nonce.
+    if (!isStored) for (const slot of slots.toReversed()) vacate(slot)
   }
 }
 
@@ -396,11 +374,11 @@ export async function cancelNonce(
   relayer: Relayer,
   nonce: number,
 ): Promise<void> {
-  const price = { nonce, at: context.now(), ...fees(chain.head, chain.network.feeCapWei) }
-  const transaction = signForNonce(chain, relayer, cancellation(relayer), price)
+  const signed = { nonce, at: context.now() }
+  const transaction = signForNonce(chain, relayer, cancellation(relayer), signed)
   const slot = occupy(relayer, [transaction], {})
-  const writing = context.ledger.settling.launch({ transaction, fresh: [], again: [] })
-  await unlessRefused(slot, writing, () => true)
+  const write = () => context.ledger.settling.launch({ transaction, fresh: [], again: [] })
+  await unlessRefused([slot], write, () => true)
   launch(context, chain, slot)
 }
 

@@ -496,11 +496,6 @@ export function about({ id, requestId }: { id: string; requestId?: string | unde
   return requestId === undefined ? { payment: id } : { payment: id, requestId }
 }
 
-/** A payment without a request that waits for it. */
-export function unattended(payment: Payment): Underway {
-  return { payment, requestId: undefined, deliverOnConfirm: undefined }
-}
-
 /** Ends what a ceiling reserves of the balance of its payer. May be called again. */
 export function endReservation({ payers }: Pick<Context, 'payers'>, ceiling: Ceiling): void {
   if (ceiling.isReserved) payers.authorized.release(ceiling.transfer)
