@@ -95,15 +95,16 @@ export function writeAndSend(
       }
       const refused = await writeOnce(context, chain, { ...batch, relayer, members })
       if (refused === undefined) return { sent: members, unsent: [] }
-      const verdicts = members.map(({ request: { id } }) => verdictOn(refused, id))
-      for (const [index, member] of members.entries()) {
-        const verdict = verdicts[index]
-        if (verdict === undefined) continue
-        member.isDecided = true
-        member.done(verdict)
-      }
       // The others of the batch stay.
-      const left = members.filter((_, index) => verdicts[index] === undefined)
+      const left: QueuedPayment[] = []
+      for (const member of members) {
+        const verdict = verdictOn(refused, member.request.id)
+        if (verdict === undefined) left.push(member)
+        else {
+          member.isDecided = true
+          member.done(verdict)
+        }
+      }
       if (left.length === members.length)
         throw new Error('a launch was refused for no member of it')
       members = left
