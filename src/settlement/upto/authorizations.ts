@@ -85,9 +85,17 @@ export function createUptoAuthorizations(context: Context) {
      */
     holdsStream: ({ transfer: { payer, method }, purpose: { merchant } }: Authorization): boolean =>
       method !== 'channel' && context.credit.holdsStream({ payer, merchant }),
-    /** Whether a payer may have this much beyond its charge; then it counts as lost to the payer. */
-    async lend({ id, attempts, transfer, purpose }: Payment, atomic: bigint): Promise<boolean> {
-      const { network, asset, payer } = transfer
+    /**
+     * Whether a payer may have this much beyond its charge; then it counts as lost to the payer. Of a channel
+     * to its signer, which may have named any payer.
+     */
+    async lend(
+      { id, attempts, transaction, transfer, purpose }: Payment,
+      atomic: bigint,
+    ): Promise<boolean> {
+      const { network, asset, method } = transfer
+      const channel = method === 'channel' && (await Vouchers.findChannel(context, transaction))
+      const payer = channel ? channel.config.payerAuthorizer : transfer.payer
       const debtor = { network, asset, payer, merchant: purpose.merchant, client: undefined }
       await context.credit.read(debtor, atomic)
       if (context.credit.refuse(debtor, atomic)) return false

@@ -54,6 +54,21 @@ describe.concurrent('requests whose answers may fail', () => {
       expect(next).toMatchObject({ kind: 'refused', reason: 'upto_credit_exceeded' })
     })
 
+  test('attack: the signer of a channel of another payer borrows nothing on what that one has paid', async () => {
+    await using own = await ownChannels({ settlement: { creditOf } })
+    const victim = await own.opened(2_000_000n, 1_000_000n, 2)
+    const [config] = await openMany(own, 1, 2)
+    if (config === undefined) throw new Error('no channel')
+    const borrow = async (of: Voucher.Config, max: bigint) => {
+      const paid = await own.pay(own.voucher(of, max, price))
+      const payment = 'settled' in paid ? paid.settled?.payment : undefined
+      if (payment === undefined) throw new Error('nothing was charged')
+      return own.fixture.settlement.authorizations.lend(payment, dear)
+    }
+    expect(await borrow(config, 2n * price)).toBe(false)
+    expect(await borrow(victim, 1_000_000n + price)).toBe(true)
+  })
+
   test('a request that is refused, or ends without a charge, leaves no risk', async () => {
     await using own = await ownChannels({ settlement: { creditOf } })
     const [config] = await openMany(own, 1, 1)
