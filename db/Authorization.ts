@@ -38,11 +38,11 @@ export type Authorization = {
   purpose: Purpose
   state: State
   /** Undefined while it is `authorized`. */
-  charge: Charge | undefined
+  charge?: Charge | undefined
   /** Undefined when the buyer has nothing yet. */
-  delivered: Delivered | undefined
+  delivered?: Delivered | undefined
   /** When a settlement failed by the payer's doing; of a void one, when its forwarded request failed. */
-  failedAt: number | undefined
+  failedAt?: number | undefined
   /** When the request arrived whose simulation passed, and the newest block known before. */
   receivedAt: number
   knownBlock: bigint

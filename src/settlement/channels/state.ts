@@ -10,7 +10,7 @@ import { hourMs } from '../../protocol/Time'
 import type { Transfer } from '../../protocol/Transfer'
 import type { ChannelTerms } from '../../protocol/X402'
 import { createDebts } from '../state/debts'
-import { createBatches } from '../state/wait'
+import { createBatches, within } from '../state/wait'
 
 /** Payment channels in the memory of this process. The ledger has every channel. */
 export type Channels = ReturnType<typeof createChannels>
@@ -174,7 +174,15 @@ export async function takeTurn(
 ): Promise<(() => void) | undefined> {
   const waiting = turns.get(id)
   if (waiting === undefined) turns.set(id, [])
-  else if (waiting.length >= waitingMax || !(await waitIn(waiting, waitMs))) return undefined
+  else {
+    if (waiting.length >= waitingMax) return undefined
+    const { promise, resolve } = Promise.withResolvers<void>()
+    waiting.push(resolve)
+    await within(promise, waitMs)
+    const at = waiting.indexOf(resolve)
+    // It may have got the turn after the time, too.
+    if (at >= 0) return void waiting.splice(at, 1)
+  }
   let isOver = false
   return () => {
     if (isOver) return
@@ -183,19 +191,4 @@ export async function takeTurn(
     if (next === undefined) turns.delete(id)
     else next()
   }
-}
-
-/** Whether the turn came in time. */
-function waitIn(waiting: (() => void)[], waitMs: number): Promise<boolean> {
-  return new Promise((resolve) => {
-    const begin = () => {
-      clearTimeout(timer)
-      resolve(true)
-    }
-    const timer = setTimeout(() => {
-      waiting.splice(waiting.indexOf(begin), 1)
-      resolve(false)
-    }, waitMs)
-    waiting.push(begin)
-  })
 }

@@ -7,7 +7,7 @@ import type { Outcome } from '../send/Outcome'
 import { rowOf } from '../send/transaction'
 import { about, type ChainState, type Context, chainOf } from '../state/state'
 import { untilWritten } from '../state/wait'
-import { type Authorized, type AuthorizeOptions, newCeiling } from '../upto/authorize'
+import type { Authorized, AuthorizeOptions } from '../upto/authorize'
 import type { Forwarded } from '../upto/charges'
 import { noteCharged } from './claims'
 import { type Deposited, deposit } from './deposit'
@@ -99,9 +99,11 @@ export async function authorize(
       )
     }
     channels.running.set(id, { transfer, deposit: opened, rows, debtor, close })
-    const asked = { id, transfer, purpose, receivedAt }
-    const authorization = newCeiling(asked, chain.head.number, now())
-    return { kind: 'authorized', authorization: { ...authorization, state: 'authorized' } }
+    const authorization: Authorization = {
+      ...{ id, transfer, purpose, receivedAt, knownBlock: chain.head.number },
+      ...{ state: 'authorized', createdAt: now() },
+    }
+    return { kind: 'authorized', authorization }
   } catch (error) {
     log('settlement-fault', { ...about({ id, requestId }), error })
     return Refusals.unavailable(error)

@@ -14,7 +14,6 @@ import {
   authorize,
   checkPayer,
   isServed,
-  newCeiling,
   refuseUnserved,
   type VoidOptions,
   writeCeiling,
@@ -163,11 +162,10 @@ async function settleByHolder(
   if (refused) return refused
   const checked = await checkPayer(context, chain, { transfer, purpose, onAsked: undefined })
   if ('kind' in checked) return checked
-  const asked = { id, transfer: atCeiling(checked.transfer), purpose, receivedAt }
   const authorization: Authorization = {
-    ...newCeiling(asked, knownBlock, now()),
-    state: 'metered',
+    ...{ id, transfer: atCeiling(checked.transfer), purpose, receivedAt, knownBlock },
     charge: { amountAtomic: transfer.amountAtomic, units: {} },
+    ...{ state: 'metered', createdAt: now() },
   }
   // Nothing is given before the payment, so the payer needs no credit. But its balance must cover all that
   // is written: a charge that it does not cover takes the room of its relayer until it expires.

@@ -68,9 +68,9 @@ export async function authorize(
   const opened = await opening.finally(endRead)
   if ('kind' in opened) return opened
   const { transfer: sent, limits } = opened
-  const authorization = {
-    ...newCeiling({ id, transfer: sent, purpose, receivedAt }, knownBlock, now()),
-    state: 'authorized' as const,
+  const authorization: Authorization = {
+    ...{ id, transfer: sent, purpose, receivedAt, knownBlock },
+    ...{ state: 'authorized', createdAt: now() },
   }
   let isStored = false
   try {
@@ -145,24 +145,14 @@ async function whileAsked<T>(asked: Promise<T>, work: (() => void) | undefined):
   return await asked
 }
 
-/** What is written of every signed ceiling. */
-export function newCeiling(
-  asked: Pick<Authorization, 'id' | 'transfer' | 'purpose' | 'receivedAt'>,
-  knownBlock: bigint,
-  createdAt: number,
-): Omit<Authorization, 'state'> {
-  const open = { charge: undefined, delivered: undefined, failedAt: undefined }
-  return { ...asked, ...open, knownBlock, createdAt }
-}
-
 /**
- * Writes a signed ceiling. A refusal: nothing was written. Throws RowsRefusedError when another process
- * has used the buyer's own key.
+ * Writes a signed ceiling. A refusal: nothing was written. With limits, throws RowsRefusedError when another
+ * process has used the buyer's own key.
  */
 export async function writeCeiling(
   context: Context,
   authorization: Authorization,
-  limits: CeilingLimits,
+  limits?: CeilingLimits,
 ): Promise<'stored' | Refusals.PaymentRefusal> {
   const { id, transfer } = authorization
   let inserted: Inserted
@@ -195,21 +185,15 @@ export async function writeVoid(
   purpose: Purpose,
   { id, receivedAt }: VoidOptions,
 ): Promise<Voided> {
-  const { ledger, progress, log, now } = context
+  const { ledger, progress, now } = context
   if (progress.isStopping) return Refusals.unavailable(undefined)
   if (ledger.fault() !== undefined) return Refusals.unrecordable
-  try {
-    const { number } = chainOf(context, transfer.network).head
-    const written = await ledger.authorizations.insert({
-      ...newCeiling({ id, transfer, purpose, receivedAt }, number, now()),
-      state: 'void',
-      charge: { amountAtomic: 0n, units: {} },
-    })
-    return written === 'stored' ? { kind: 'void' } : Refusals.refuseUsed(transfer)
-  } catch (error) {
-    log('settlement-fault', { ...about({ id }), error })
-    return Refusals.unavailable(error)
-  }
+  const knownBlock = chainOf(context, transfer.network).head.number
+  const written = await writeCeiling(context, {
+    ...{ id, transfer, purpose, receivedAt, knownBlock },
+    ...{ state: 'void', charge: { amountAtomic: 0n, units: {} }, createdAt: now() },
+  })
+  return written === 'stored' ? { kind: 'void' } : written
 }
 
 /**
