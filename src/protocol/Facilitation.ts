@@ -157,17 +157,14 @@ export function networkNameIn({ isV1 }: FacilitatorRequest, id: string): string 
  * payload. Undefined when it names none.
  */
 export function networkNamed(body: Uint8Array): string | undefined {
-  try {
+  return Json.readable(() => {
     const json = Json.parse(body)
     const payload = Json.member(json, 'paymentPayload')
     const accepted = Json.isObject(payload) ? Json.member(payload, 'accepted') : undefined
     return [Json.member(json, 'paymentRequirements'), accepted]
       .map((terms) => (Json.isObject(terms) ? Json.member(terms, 'network') : undefined))
       .find(isCaip2)
-  } catch (error) {
-    if (error instanceof Json.JsonError) return undefined
-    throw error
-  }
+  })
 }
 
 /** What a payment payload says of its offer. */

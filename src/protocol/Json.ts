@@ -18,6 +18,16 @@ export class JsonError extends Error {
   override readonly name = 'JsonError'
 }
 
+/** What is read; undefined where reading throws a JsonError. */
+export function readable<T>(read: () => T): T | undefined {
+  try {
+    return read()
+  } catch (error) {
+    if (error instanceof JsonError) return undefined
+    throw error
+  }
+}
+
 /** What is read, or a fault of that code where reading throws a JsonError. `what` begins its text. */
 export function wellFormed<T>(code: string, what: string, read: () => T): T | Fault {
   try {

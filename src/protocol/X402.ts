@@ -559,17 +559,14 @@ export function isRouteBound(
 
 /** Network that a payload names, even in a malformed one; undefined when there is none. */
 export function acceptedNetwork(value: string): string | undefined {
-  try {
+  return Json.readable(() => {
     const json = decodeJson(value, 'either')
     const accepted = Json.optional(json, 'accepted', 'object')
     const network = accepted && Json.member(accepted, 'network')
     if (isCaip2(network)) return network
     const name = Json.member(json, 'network')
     return typeof name === 'string' ? ofV1Name(name) : undefined
-  } catch (error) {
-    if (error instanceof Json.JsonError) return undefined
-    throw error
-  }
+  })
 }
 
 /** `info` of an extension. An extension without an `info` object is ignored. */

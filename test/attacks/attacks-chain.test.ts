@@ -225,8 +225,8 @@ describe('settled before the request', () => {
   test("attack 12: an external settlement bound by mppx's nonce is served at its route once, and at no other", async () => {
     const asked = await ask(at('a/get'))
     const term = Terms.decode(asked.response.headers).find(
-      ({ protocol, method, network }) =>
-        protocol === 'x402' && method === 'eip3009' && network === 'eip155:8453',
+      ({ source, method, network }) =>
+        source.kind === 'x402' && method === 'eip3009' && network === 'eip155:8453',
     )
     if (term === undefined) throw new Error('no such term')
     const { value } = Paid.from(term, {

@@ -214,7 +214,7 @@ describe('Terms', () => {
     expect(Terms.decode(short)).toHaveLength(1)
     const whole = Terms.decode(short, JSON.stringify(required))
     expect(whole.map(Terms.describe)).toEqual(
-      all.filter(({ protocol }) => protocol === 'x402').map(Terms.describe),
+      all.filter(({ source }) => source.kind === 'x402').map(Terms.describe),
     )
     expect(whole.filter(({ scheme }) => scheme === 'upto')).toHaveLength(terms.length)
   })

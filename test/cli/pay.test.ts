@@ -154,7 +154,7 @@ describe('Terms', () => {
   })
 
   test('MPP credentials of both types pass the service itself', () => {
-    for (const one of terms.filter(({ protocol }) => protocol === 'mpp')) {
+    for (const one of terms.filter(({ source }) => source.kind === 'mpp')) {
       const paid = Paid.from(one, { privateKey, now: Date.now(), random })
       const parsed = Credential.parse(paid.value)
       if (isFault(parsed)) throw new Error(parsed.detail)
@@ -167,7 +167,7 @@ describe('Terms', () => {
   })
 
   test('x402 payloads of both methods pass the service itself, EIP-3009 route-bound', () => {
-    for (const one of terms.filter(({ protocol }) => protocol === 'x402')) {
+    for (const one of terms.filter(({ source }) => source.kind === 'x402')) {
       const paid = Paid.from(one, { privateKey, now: Date.now(), random })
       const parsed = X402.parsePayload(paid.value)
       if (isFault(parsed)) throw new Error(parsed.detail)

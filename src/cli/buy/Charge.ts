@@ -1,6 +1,6 @@
 import { decodeJson } from '../../protocol/Header'
 import * as Json from '../../protocol/Json'
-import { amountOf, readable, type Terms } from './Terms'
+import { amountOf, type Terms } from './Terms'
 
 /** The charge of an answer that is paid by its use, as the server reports it. */
 
@@ -13,7 +13,7 @@ export type Charge = {
 
 /** The charge of a `PAYMENT-RESPONSE`; undefined when it names none. */
 export function ofResponse(encoded: string): Charge | undefined {
-  return readable(() => {
+  return Json.readable(() => {
     const json = decodeJson(encoded, 'either')
     const extensions = Json.optional(json, 'extensions', 'object') ?? {}
     const usage = Json.optional(extensions, 'usage', 'object') ?? {}
@@ -23,7 +23,7 @@ export function ofResponse(encoded: string): Charge | undefined {
 
 /** The charge of a payment as `GET /api/payments/{id}` answers it; undefined while it has none. */
 export function ofPayment(payment: Json.JsonObject): Charge | undefined {
-  return readable(() => of(payment, payment))
+  return Json.readable(() => of(payment, payment))
 }
 
 function of(json: Json.JsonObject, usage: Json.JsonObject): Charge {

@@ -1,5 +1,4 @@
 import type { Address, Hex } from 'viem'
-import * as Challenge from '../../protocol/Challenge'
 import * as Crypto from '../../protocol/Crypto'
 import { base64url, encodeJson } from '../../protocol/Header'
 import * as Json from '../../protocol/Json'
@@ -49,14 +48,12 @@ export function from(
 type Input = Parameters<typeof from>[1]
 
 function payMpp(terms: Terms, source: MppSource, input: Input): Credential {
-  const { echo, params } = source
-  const expiresAt = Date.parse(echo.expires ?? '')
+  const { nonce, params } = source
+  const expiresAt = Date.parse(params.expires ?? '')
   const latest = input.now + timeoutSecondsMax * 1000
   const limit = Number.isFinite(expiresAt) ? Math.min(expiresAt, latest) : latest
-  const transfer = sign(terms, input.privateKey, {
-    nonce: Challenge.nonceOf(echo),
-    validBefore: BigInt(Math.floor(limit / 1000)),
-  })
+  const validBefore = BigInt(Math.floor(limit / 1000))
+  const transfer = sign(terms, input.privateKey, { nonce, validBefore })
   const json = {
     challenge: params,
     payload:

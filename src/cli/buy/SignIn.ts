@@ -3,7 +3,6 @@ import { decodeJson, encodeJson } from '../../protocol/Header'
 import * as Json from '../../protocol/Json'
 import * as Network from '../../protocol/Network'
 import * as SignIn from '../../protocol/SignIn'
-import { readable } from './Terms'
 
 /** The buyer's side of the x402 extension `sign-in-with-x`: a signature in place of a payment. */
 
@@ -26,12 +25,12 @@ export const networksMax = 4
  */
 export function read(headers: Headers, url: URL): Offered | undefined {
   const required = headers.get('payment-required')
-  const extension = readable(() => {
+  const extension = Json.readable(() => {
     const extensions = Json.optional(decodeJson(required ?? '', 'either'), 'extensions', 'object')
     return extensions && Json.optional(extensions, header, 'object')
   })
   if (extension === undefined) return undefined
-  const offered = readable(() => ({
+  const offered = Json.readable(() => ({
     info: infoOf(Json.read(extension, 'info', 'object')),
     networks: networksOf(Json.member(extension, 'supportedChains')),
   }))

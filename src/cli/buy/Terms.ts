@@ -1,4 +1,4 @@
-import type { Address } from 'viem'
+import type { Address, Hex } from 'viem'
 import { builtIns } from '../../config/builtin'
 import * as AddressText from '../../protocol/Address'
 import * as Amount from '../../protocol/Amount'
@@ -15,13 +15,10 @@ import * as X402 from '../../protocol/X402'
 
 /** The buyer's side of a 402: its terms. */
 
-type Protocol = 'mpp' | 'x402'
-
 export type Scheme = 'exact' | 'upto' | 'channel'
 
 /** One way to pay a 402. */
 export type Terms = {
-  protocol: Protocol
   scheme: Scheme
   /** With the scheme `channel`, how a deposit is paid. */
   method: TransferMethod
@@ -46,7 +43,8 @@ type ChannelTerms = Pick<X402.ChannelTerms, 'receiverAuthorizer' | 'withdrawDela
 
 export type MppSource = {
   kind: 'mpp'
-  echo: Challenge.Echo
+  /** Of the credential. */
+  nonce: Hex
   params: Readonly<Record<string, string>>
 }
 export type X402Source = {
@@ -86,16 +84,16 @@ export function decode(headers: Headers, body = ''): Terms[] {
 /** The x402 `PaymentRequired` object of a 402 with the offers of head and body. */
 export function requiredOf(headers: Headers, body: string): Json.JsonObject | undefined {
   const value = headers.get('payment-required')
-  const required = value === null ? undefined : readable(() => decodeJson(value, 'either'))
-  const further = readable(() => X402.inBody(Json.parse(body)))
+  const required = value === null ? undefined : Json.readable(() => decodeJson(value, 'either'))
+  const further = Json.readable(() => X402.inBody(Json.parse(body)))
   return required && { ...required, accepts: [...acceptsOf(required), ...acceptsOf(further)] }
 }
 
 /** `0.010000 USDG on eip155:4663 by permit2 (x402)`, or `up to 0.010000 USDG ... (x402, upto)`. */
 export function describe(terms: Terms): string {
-  const { scheme, network, method, protocol } = terms
+  const { scheme, network, method, source } = terms
   const most = scheme === 'upto' ? 'up to ' : ''
-  const way = scheme === 'exact' ? protocol : `${protocol}, ${scheme}`
+  const way = scheme === 'exact' ? source.kind : `${source.kind}, ${scheme}`
   return `${most}${amountOf(terms)} on ${network} by ${method} (${way})`
 }
 
@@ -116,21 +114,18 @@ function ofMpp(value: string | null): Terms[] {
     const { id, realm, method, intent, request } = params
     if (id === undefined || realm === undefined || request === undefined) continue
     if (method !== 'evm' || intent !== 'charge') continue
-    const { expires, digest, opaque } = params
-    const echo: Challenge.Echo = { id, realm, method, intent, request, expires, digest, opaque }
-    const asked = readable(() => Challenge.parseRequest(request))
+    const asked = Json.readable(() => Challenge.parseRequest(request))
     if (asked === undefined) continue
     const asset = known(`eip155:${asked.chainId}`, asked.currency)
     if (asset === undefined) continue
     const common = {
-      protocol: 'mpp' as const,
       scheme: 'exact' as const,
       network: asset.network,
       chainId: asked.chainId,
       asset,
       payTo: asked.recipient,
       amountAtomic: asked.amountAtomic,
-      source: { kind: 'mpp' as const, echo, params },
+      source: { kind: 'mpp' as const, nonce: Challenge.nonceOf({ id, realm }), params },
     }
     for (const type of asked.credentialTypes) {
       if (type === 'authorization') terms.push({ ...common, method: 'eip3009' })
@@ -146,7 +141,7 @@ function ofMpp(value: string | null): Terms[] {
 export function ofRequired(required: Json.JsonObject): Terms[] {
   const terms: Terms[] = []
   for (const accepted of acceptsOf(required)) {
-    const one = readable(() => ofAccepted(accepted, required))
+    const one = Json.readable(() => ofAccepted(accepted, required))
     // The head may have an offer in a shorter form than the body.
     if (one !== undefined && !terms.some((known) => isSame(known, one))) terms.push(one)
   }
@@ -190,7 +185,6 @@ function ofAccepted(accepted: Json.JsonObject, required: Json.JsonObject): Terms
   if (spender !== undefined && !AddressText.equal(spender, proxy)) return undefined
   const seconds = Json.member(accepted, 'maxTimeoutSeconds')
   return {
-    protocol: 'x402',
     scheme,
     facilitator: isUpto ? Json.read(extra, 'facilitatorAddress', 'address') : undefined,
     channel,
@@ -220,7 +214,7 @@ function channelOf(extra: Json.JsonObject): ChannelTerms {
     withdrawDelay >= Channel.withdrawDelayMin &&
     withdrawDelay <= Channel.withdrawDelayMax
   if (!isDelay || receiverAuthorizer === AddressText.zero) throw new Json.JsonError('not a channel')
-  const minDepositAtomic = readable(() => Json.optional(extra, 'minDeposit', 'uint'))
+  const minDepositAtomic = Json.readable(() => Json.optional(extra, 'minDeposit', 'uint'))
   return { receiverAuthorizer, withdrawDelay, minDepositAtomic, extra }
 }
 
@@ -231,14 +225,4 @@ function isTimeout(value: unknown): value is number {
 /** The asset of a built-in network. */
 export function known(network: string, address: Address): KnownAsset | undefined {
   return knownAssets.find((asset) => asset.network === network && asset.address === address)
-}
-
-/** Undefined instead of a JsonError. */
-export function readable<T>(read: () => T): T | undefined {
-  try {
-    return read()
-  } catch (error) {
-    if (error instanceof Json.JsonError) return undefined
-    throw error
-  }
 }

@@ -194,7 +194,7 @@ export function settle(state: State, sent: Sent, settled: Json.JsonObject): Judg
   const { amountAtomic, hasDeposit, signedAtomic } = sent
   const next = without(state, sent)
   const doubt = (fault: string): Judged => ({ next: serve(state, sent), fault })
-  const judged = Terms.readable((): Judged => {
+  const judged = Json.readable((): Judged => {
     const extra = Json.optional(settled, 'extra', 'object') ?? {}
     const charge = Json.optional(extra, 'chargedAmount', 'uint') ?? 0n
     const after = Json.optional(extra, 'channelState', 'object') ?? {}
@@ -256,7 +256,7 @@ export function correct(
   extra: Json.JsonObject,
   claimedAtomic: bigint,
 ): bigint | string {
-  const shown = Terms.readable(() => {
+  const shown = Json.readable(() => {
     const voucher = Json.optional(extra, 'voucherState', 'object') ?? {}
     const channel = Json.optional(extra, 'channelState', 'object') ?? {}
     return {

@@ -5,6 +5,7 @@ import * as Amount from '../../protocol/Amount'
 import * as Channel from '../../protocol/Channel'
 import * as Crypto from '../../protocol/Crypto'
 import { decodeJson } from '../../protocol/Header'
+import * as Json from '../../protocol/Json'
 import { CommandError } from '../Command'
 import { isNonceUsed, withClient } from '../nodes'
 import type { Wallet } from './allowance'
@@ -278,7 +279,7 @@ export async function judge(
 export async function replyOf(response: Response): Promise<Voucher.Reply> {
   const { status, headers, ok } = response
   const encoded = headers.get('payment-response') ?? ''
-  const settled = Terms.readable(() => decodeJson(encoded, 'either'))
+  const settled = Json.readable(() => decodeJson(encoded, 'either'))
   const body = status === 402 ? await readAnswerText(response.clone()) : undefined
   const required = body === undefined ? undefined : Terms.requiredOf(headers, body)
   const isRefused = status >= 400 && status < 500 && status !== 409

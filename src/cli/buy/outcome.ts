@@ -172,7 +172,7 @@ async function checkCharge(
 /** Members of a problem document, or of any other error body. */
 export async function problemOf(response: Pick<Response, 'body' | 'status'>) {
   const text = await readAnswerText(response)
-  const json = Terms.readable(() => Json.parse(text)) ?? {}
+  const json = Json.readable(() => Json.parse(text)) ?? {}
   const transaction = Json.member(json, 'transaction')
   const string = (parent: Json.JsonObject, name: string) => {
     const value = Json.member(parent, name)
@@ -278,7 +278,7 @@ async function checkReceipt(
 
 /** Transaction that a receipt of either protocol names beside its signed part. */
 export function settlementOf(encoded: string): string | undefined {
-  return Terms.readable(() => {
+  return Json.readable(() => {
     const json = decodeJson(encoded, 'either')
     return Json.optional(json, 'reference', 'text') ?? Json.optional(json, 'transaction', 'text')
   })

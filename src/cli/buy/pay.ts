@@ -364,7 +364,7 @@ function isWanted(terms: Terms.Terms, { wanted }: BuyRequest): boolean {
   const { protocol, scheme, network, transfer } = wanted
   return (
     terms.scheme === scheme &&
-    (protocol === undefined || terms.protocol === protocol) &&
+    (protocol === undefined || terms.source.kind === protocol) &&
     (network === undefined || terms.network === network) &&
     (transfer === undefined || terms.method === transfer)
   )

@@ -1,6 +1,5 @@
 import * as Json from '../../protocol/Json'
 import { readAll } from '../buy/body'
-import { readable } from '../buy/Terms'
 import * as Text from './Text'
 
 /** JSON-RPC over HTTP to the MCP endpoint of a gateway, which may be hostile. */
@@ -88,7 +87,7 @@ function resultOf(response: Response, text: string, id: number): Json.JsonObject
       `The gateway redirects to ${Text.quote(headers.get('location') ?? '')}. Redirects are not ` +
         'followed: start turnpike mcp with that URL if it is right.',
     )
-  const parsed = readable(() => Json.parseAny(text, levelsMax, membersMax))
+  const parsed = Json.readable(() => Json.parseAny(text, levelsMax, membersMax))
   const message = Json.isObject(parsed) ? parsed : undefined
   const error = message && Json.member(message, 'error')
   if (Json.isObject(error)) {
