@@ -147,12 +147,12 @@ async function reserve(
     amount: Terms.amountOf(terms, amountAtomic || terms.amountAtomic),
   }
   let reserved = spending.reserve(payment, limits.perDayMicros)
-  if (reserved.kind === 'limit') {
+  if ('spentMicros' in reserved) {
     await reconcile()
     reserved = spending.reserve(payment, limits.perDayMicros)
   }
-  if (reserved.kind !== 'limit') return reserved.payment
-  return Sentences.dayIsSpent(terms, { spentMicros: reserved.spentMicros, limits, now: now() })
+  if (!('spentMicros' in reserved)) return reserved
+  return Sentences.dayIsSpent(terms, { ...reserved, limits, now: now() })
 }
 
 /** The terms to pay, or why none of them is paid. */

@@ -12,35 +12,25 @@ import type { Fate, Spending, Stored } from './spending'
 /** Longest time of all reads, because a call of the client waits for them, ms. */
 const allMs = 20_000
 
-/** Records what the chain proves of the payments of the day. Never rejects for a silent node. */
-export async function settleByChain(spending: Spending, rpc: string | undefined): Promise<void> {
-  const fates = await findFates(spending.unsettled(), rpc)
-  for (const [id, fate] of fates) spending.settle(id, fate)
-}
-
 /**
- * The fates that are certain now, by the id of the payment. Leaves a payment out when its node does
- * not answer. Never rejects. `rpc` replaces the public node.
+ * Records what the chain proves of the payments of the day. Leaves those of a silent node as they are.
+ * `rpc` replaces the public node. Throws a SpendingError.
  */
-async function findFates(
-  payments: readonly Stored[],
-  rpc: string | undefined,
-): Promise<ReadonlyMap<string, Fate>> {
+export async function settleByChain(spending: Spending, rpc: string | undefined): Promise<void> {
   const fates = new Map<string, Fate>()
   const late = AbortSignal.timeout(allMs)
-  const networks = [...new Set(payments.map(({ network }) => network))]
-  await Promise.all(
-    networks.map((network) =>
-      askChain(network, rpc, async (client) => {
-        for (const payment of payments.filter((each) => each.network === network)) {
-          if (late.aborted) return
-          const fate = await findFate(client, payment)
-          if (fate !== undefined) fates.set(payment.id, fate)
-        }
-      }),
-    ),
+  const byNetwork = Map.groupBy(spending.unsettled(), ({ network }) => network)
+  const reads = Array.from(byNetwork, ([network, payments]) =>
+    askChain(network, rpc, async (client) => {
+      for (const payment of payments) {
+        const fate = late.aborted ? undefined : await findFate(client, payment)
+        if (fate !== undefined) fates.set(payment.id, fate)
+      }
+    }),
   )
-  return fates
+  await Promise.all(reads)
+  // Not among the reads: a file that fails must not pass for a silent node.
+  for (const [id, fate] of fates) spending.settle(id, fate)
 }
 
 async function findFate(client: Client, payment: Stored): Promise<Fate | undefined> {

@@ -48,14 +48,6 @@ export type Stored = Payment & {
   redeem: { token: string; until: string } | undefined
 }
 
-type Reserved =
-  /** The payment as it was written. */
-  | { kind: 'reserved'; payment: Stored }
-  /** It would exceed the limit of the day. */
-  | { kind: 'limit'; spentMicros: bigint }
-  /** The same call has an unfinished payment, perhaps of another process. */
-  | { kind: 'unfinished'; payment: Stored }
-
 /** The state of a payment on the chain: it can move no money, or its cost. */
 export type Fate = { kind: 'void' } | { kind: 'charged'; micros: bigint }
 
@@ -215,24 +207,23 @@ function from(db: Database, file: string, now: () => number) {
     const { total = 0n, payments = 0n } = sum.get(day) ?? {}
     return { spentMicros: total, payments: Number(payments) }
   }
-  const reserve = db.transaction((payment: Payment, limitMicros: bigint): Reserved => {
+  const reserve = db.transaction((payment: Payment, limitMicros: bigint) => {
     // The file was removed or replaced, so later processes would not read what is written to it.
     if (idOf(file) !== opened)
       throw new SpendingError(
         `The state file ${file} was removed or replaced: start turnpike mcp again.`,
       )
     const unfinished = findUnfinished(payment.call)
-    if (unfinished) return { kind: 'unfinished', payment: unfinished }
+    if (unfinished) return unfinished
     const day = dayOf()
     const { spentMicros } = spentOn(day)
     const { signedMicros } = payment
-    if (signedMicros > 0n && spentMicros + signedMicros > limitMicros)
-      return { kind: 'limit', spentMicros }
+    if (signedMicros > 0n && spentMicros + signedMicros > limitMicros) return { spentMicros }
     insert(db, payment, day, now())
     // The payment is read back, so that only stored bytes leave the process.
     const written = findUnfinished(payment.call)
     if (written === undefined) throw new Error('a payment was not written')
-    return { kind: 'reserved', payment: written }
+    return written
   })
   const refund = db.transaction((channel: string, micros: bigint) => {
     let left = micros
@@ -248,7 +239,10 @@ function from(db: Database, file: string, now: () => number) {
   return {
     file,
     findUnfinished,
-    /** Writes a payment unless the limit of the day forbids it. It is on the disk when this returns. */
+    /**
+     * The unfinished payment of the same call, perhaps of another process; else this one as it was
+     * written, on the disk. With `spentMicros` it would exceed the limit of the day.
+     */
     reserve: (payment: Payment, limitMicros: bigint) =>
       guarded(file, () => reserve.immediate(payment, limitMicros)),
     /** Records the end of an unfinished payment, or its redeem token. Leaves a finished one as it is. */
