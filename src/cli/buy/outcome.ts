@@ -61,43 +61,19 @@ export async function finishPurchase(
     say(`  ${redemptionOf(purchase, token)}`)
   }
   const scheme = credential?.terms.scheme
+  const charged = response.headers.get('payment-response')
+  const isByUse = scheme === 'upto' || (scheme === 'channel' && encoded === undefined)
   // The charge of a stream follows its answer.
-  if (credential && (scheme === 'upto' || (scheme === 'channel' && encoded === undefined)))
-    return finishByUse(response, purchase, credential)
-  const genuine = encoded === undefined || (await checkReceipt(encoded, purchase, credential))
-  if (credential !== undefined && encoded === undefined) say('receipt    none')
+  const isLater = isByUse && charged === null
+  let genuine = true
+  if (credential && isByUse && charged !== null)
+    genuine = await checkCharge(Charge.ofResponse(charged), charged, purchase, credential)
+  else if (encoded !== undefined && !isLater)
+    genuine = await checkReceipt(encoded, purchase, credential)
+  else if (credential && !isLater) say('receipt    none')
   const whole = await copyBody(response)
+  if (credential && isLater) genuine = await checkLater(response.headers, purchase, credential)
   return response.ok && genuine && whole ? 0 : 1
-}
-
-/** Prints an answer that is charged by its use. For a stream the charge follows the answer. */
-async function finishByUse(
-  response: Response,
-  purchase: BuyRequest,
-  credential: Paid,
-): Promise<number> {
-  const { headers, ok } = response
-  const encoded = headers.get('payment-response')
-  const [id, token] = [headers.get('payment-id'), headers.get('payment-token')]
-  if (encoded !== null) {
-    const genuine = await checkCharge(Charge.ofResponse(encoded), encoded, purchase, credential)
-    return (await copyBody(response)) && ok && genuine ? 0 : 1
-  }
-  const whole = await copyBody(response)
-  if (id === null || token === null) {
-    say('receipt    none')
-    return whole && ok ? 0 : 1
-  }
-  const url = new URL(`/api/payments/${encodeURIComponent(id)}`, purchase.url)
-  say(`receipt    GET ${url.href} with the header Payment-Token: ${oneLine(token)}`)
-  const payment = await findPayment(url, token, purchase.now)
-  if (payment === undefined) {
-    say('           the charge is not settled yet, or the server does not answer')
-    return whole && ok ? 0 : 1
-  }
-  const genuine = await checkCharge(payment.charge, payment.receipt, purchase, credential)
-  if (payment.isFailed) say('           it could not be settled, so nothing moved')
-  return genuine && whole && ok ? 0 : 1
 }
 
 /** How long a settlement is waited for, and the pause between two requests, ms. */
@@ -108,23 +84,31 @@ const pauseMs = 300
 const ended: ReadonlySet<unknown> = new Set(['void', 'failed', 'expired'])
 
 /**
- * The payment at its URL once it is settled. Undefined when the server does not show it, or when it
- * is not settled in time. Never rejects.
+ * Prints the charge of an answer after it, from the payment at its URL. False when it is wrong, and true
+ * where the server does not show it, or does not settle in time.
  */
-async function findPayment(url: URL, token: string, now: () => number) {
+async function checkLater(headers: Headers, purchase: BuyRequest, credential: Paid) {
+  const [id, token] = [headers.get('payment-id'), headers.get('payment-token')]
+  if (id === null || token === null) {
+    say('receipt    none')
+    return true
+  }
+  const url = new URL(`/api/payments/${encodeURIComponent(id)}`, purchase.url)
+  say(`receipt    GET ${url.href} with the header Payment-Token: ${oneLine(token)}`)
   const read = () => fetchJson(url, { 'payment-token': token })
   const isEnded = (payment: Json.JsonObject | undefined) =>
     payment === undefined || receiptOf(payment) !== undefined || ended.has(payment.state)
-  const payment = await poll({ now, waitMs: settleMs, pauseMs }, read, isEnded)
-  if (payment === undefined || !isEnded(payment)) return undefined
-  const { state } = payment
-  return {
-    charge: Charge.ofPayment(payment),
-    /** JSON of the receipt, or its value as a header has it. */
-    receipt: receiptOf(payment),
-    /** The charge could not be settled, and never will be. */
-    isFailed: state === 'failed' || state === 'expired',
+  const payment = await poll({ now: purchase.now, waitMs: settleMs, pauseMs }, read, isEnded)
+  if (payment === undefined || !isEnded(payment)) {
+    say('           the charge is not settled yet, or the server does not answer')
+    return true
   }
+  const { state } = payment
+  const charge = Charge.ofPayment(payment)
+  const genuine = await checkCharge(charge, receiptOf(payment), purchase, credential)
+  if (state === 'failed' || state === 'expired')
+    say('           it could not be settled, so nothing moved')
+  return genuine
 }
 
 /** Undefined where the server has no such document. Its levels have no limit. */
