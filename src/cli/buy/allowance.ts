@@ -1,5 +1,6 @@
 import type { Address, Hex } from 'viem'
 import { type Client, RpcFault } from '../../chain/client'
+import type { Call } from '../../chain/multicall'
 import * as Receipt from '../../chain/receipt'
 import * as Token from '../../chain/token'
 import * as Transaction from '../../chain/transaction'
@@ -27,7 +28,6 @@ export type Wallet = {
   now: () => number
 }
 
-const maxUint256 = (1n << 256n) - 1n
 /** Longest wait for a confirmation or a grant, ms. */
 const waitMs = 60_000
 const permitSeconds = 300n
@@ -70,7 +70,7 @@ export function approve(terms: Terms, wallet: Wallet, shop: URL): Promise<void> 
     const { asset } = terms
     const allowance = Token.allowance(asset.address, owner, Permit.permit2Address)
     if ((await word(client, allowance)) >= terms.amountAtomic) return
-    const call = Token.approve(asset.address, Permit.permit2Address, maxUint256)
+    const call = Token.approve(asset.address, Permit.permit2Address, Amount.max)
     const gas = await quantity(client, 'eth_estimateGas', [{ from: owner, ...call }])
     let funds = await readFunds(client, owner)
     let offered: Offered | undefined
@@ -85,20 +85,25 @@ export function approve(terms: Terms, wallet: Wallet, shop: URL): Promise<void> 
     const maxFeeWei = Amount.least(2n * funds.price, funds.balanceWei / gas)
     const own = { maxTipWei: 0n, maxFeeWei, gasLimit: gas }
     const { chainId } = terms
-    const hash = await sendCall(client, wallet, { chainId, ...(offered ?? own), ...call })
+    const hash = await sendCall(client, wallet, { chainId, ...call }, offered ?? own)
     say(`approve    Permit2 may transfer ${asset.symbol} of ${owner}, ${hash}`)
   })
 }
 
-/** Sends a call of the wallet, which pays its gas. Resolves with its hash when it has succeeded. */
+/**
+ * Sends a call of the wallet, which pays its gas, by default at the fees of its node. Resolves with its
+ * hash when it has succeeded. Throws a CommandError, also when the wallet has too little.
+ */
 export async function sendCall(
   client: Client,
   wallet: Wallet,
-  call: Offered & { chainId: number; to: Address; data: Hex },
+  call: Call & { chainId: number },
+  offered?: Offered,
 ): Promise<Hex> {
   const owner = Crypto.addressOf(wallet.privateKey)
+  const fees = offered ?? (await ownFees(client, owner, call))
   const nonce = Number(await quantity(client, 'eth_getTransactionCount', [owner, 'pending']))
-  const signed = Transaction.sign({ nonce, ...call, valueWei: 0n }, wallet.privateKey)
+  const signed = Transaction.sign({ nonce, ...fees, ...call, valueWei: 0n }, wallet.privateKey)
   const { hash } = signed
   await client.call('eth_sendRawTransaction', [signed.raw])
   await until(wallet, `${hash} is confirmed`, async () => {
@@ -110,13 +115,8 @@ export async function sendCall(
   return hash
 }
 
-/** Gas and fees of a call that the wallet pays itself. Throws a CommandError when it has too little. */
-export async function ownFees(
-  client: Client,
-  from: Address,
-  call: { to: Address; data: Hex },
-): Promise<Offered> {
-  const gasLimit = await quantity(client, 'eth_estimateGas', [{ from, ...call }])
+async function ownFees(client: Client, from: Address, { to, data }: Call): Promise<Offered> {
+  const gasLimit = await quantity(client, 'eth_estimateGas', [{ from, to, data }])
   const { price, balanceWei } = await readFunds(client, from)
   if (balanceWei < 2n * price * gasLimit)
     throw new CommandError(`The wallet ${from} needs ${2n * price * gasLimit} wei for gas.`)
@@ -151,11 +151,7 @@ async function askForGas(
   } catch {
     throw new CommandError(`${url.origin} did not answer the request for gas.`)
   }
-  if (response.ok) {
-    const { amountWei, transaction, offered } = await granted(response)
-    say(`sponsor    ${amountWei} wei for the approve, ${transaction}`)
-    return offered
-  }
+  if (response.ok) return readGrant(await readAnswerText(response))
   const problem = await problemOf(response)
   if (problem.transaction !== undefined) {
     say(`sponsor    ${problem.code}, ${problem.transaction}`)
@@ -166,18 +162,16 @@ async function askForGas(
   )
 }
 
-async function granted(
-  response: Response,
-): Promise<{ amountWei: bigint; transaction: string; offered: Offered | undefined }> {
+/** Prints a grant. Sellers other than turnpike may omit `approve`. */
+function readGrant(text: string): Offered | undefined {
   try {
-    const json = Json.parse(await readAnswerText(response))
+    const json = Json.parse(text)
     const approve = Json.optional(json, 'approve', 'object')
-    return {
-      amountWei: Json.read(json, 'amountWei', 'uint'),
-      transaction: hashText(Json.read(json, 'transaction', 'text')),
-      // Sellers other than turnpike may omit `approve`.
-      offered: approve && offeredOf(approve),
-    }
+    const amountWei = Json.read(json, 'amountWei', 'uint')
+    const hash = hashText(Json.read(json, 'transaction', 'text'))
+    const offered = approve && offeredOf(approve)
+    say(`sponsor    ${amountWei} wei for the approve, ${hash}`)
+    return offered
   } catch {
     throw new CommandError('The answer to the request for gas cannot be read.')
   }
@@ -192,11 +186,7 @@ function offeredOf(approve: Json.JsonObject): Offered {
   return { gasLimit, maxFeeWei, maxTipWei }
 }
 
-async function until(
-  { now }: Wallet,
-  what: string,
-  condition: () => Promise<boolean>,
-): Promise<void> {
+async function until({ now }: Wallet, what: string, condition: () => Promise<boolean>) {
   if (!(await poll({ now, waitMs }, condition)))
     throw new CommandError(`Waited too long until ${what}.`)
 }
@@ -209,7 +199,7 @@ async function readFunds(client: Client, account: Address) {
   return { price: block.baseFeeWei, balanceWei }
 }
 
-async function word(client: Client, call: { to: Address; data: Hex }): Promise<bigint> {
+async function word(client: Client, call: Call): Promise<bigint> {
   const value = await readWord(client, call)
   if (value === undefined) throw new RpcFault('the token does not answer')
   return value

@@ -219,32 +219,31 @@ async function sign(
 ): Promise<{ sent: Voucher.Sent; next: Voucher.State }> {
   const { terms, privateKey, request, now } = purchase
   const { amountAtomic } = terms
-  const shortAtomic = state.chargedAtomic + amountAtomic - state.balanceAtomic
-  const hasDeposit = shortAtomic > 0n
-  let { deposit } = state
-  if (hasDeposit && deposit === undefined) {
+  const sumAtomic = state.chargedAtomic + amountAtomic
+  const shortAtomic = sumAtomic - state.balanceAtomic
+  let deposit = shortAtomic > 0n ? state.deposit : undefined
+  if (shortAtomic > 0n && deposit === undefined) {
     const wanted = depositOf(terms, shortAtomic, purchase.depositAtomic)
     const random = crypto.getRandomValues(new Uint8Array(32))
     deposit = Voucher.signDeposit(state, terms, wanted, { privateKey, now: now(), random })
     await purchase.allow(deposit, Voucher.idOf(state))
   }
-  if (hasDeposit && deposit && deposit.amountAtomic < shortAtomic)
+  if (deposit && deposit.amountAtomic < shortAtomic)
     throw new CommandError(
       `A deposit of ${Terms.amountOf(terms, deposit.amountAtomic)} is signed and has not arrived: ` +
         `ask again after ${new Date(deposit.until * 1000).toISOString()}.`,
     )
-  const part = { deposit: hasDeposit ? deposit : undefined }
-  const payment = JSON.stringify(Voucher.sign(state, terms, privateKey, part))
-  const idempotencyKey = crypto.randomUUID()
+  const payment = JSON.stringify(Voucher.sign(state, terms, privateKey, { deposit }))
   const earlier = state.sent.find((each) => each.request === request)
-  const sumAtomic = state.chargedAtomic + amountAtomic
   const sent = {
-    ...{ request, idempotencyKey, payment, amountAtomic, hasDeposit, isRefused: false },
+    ...{ request, payment, amountAtomic, hasDeposit: deposit !== undefined, isRefused: false },
+    idempotencyKey: crypto.randomUUID(),
     signedAtomic: Amount.greatest(sumAtomic, earlier?.signedAtomic ?? 0n),
     takenAtomic: earlier?.takenAtomic ?? 0n,
   }
   const others = state.sent.filter((each) => each !== earlier).slice(1 - sentMax)
-  return { sent, next: { ...state, deposit, sent: [...others, sent] } }
+  const next = { ...state, deposit: deposit ?? state.deposit, sent: [...others, sent] }
+  return { sent, next }
 }
 
 /** What the answer to a payment changes. `sent`: the payment; undefined for a refund. */

@@ -12,7 +12,7 @@ import { time } from '../mcp/Sentences'
 import { openSpending } from '../mcp/spending'
 import { askChain, withClient } from '../nodes'
 import { poll } from '../poll'
-import { ownFees, sendCall } from './allowance'
+import { sendCall } from './allowance'
 import { judge, readChannel, refresh, replyOf } from './by-channel'
 import { type Open, openChannelFiles, stateFile } from './channel-files'
 import { isAmount, payKeyIn } from './key'
@@ -194,10 +194,8 @@ async function withdrawRest(
   const { rpc, now, out } = options
   const chainId = Network.chainIdOf(state.network) ?? 0
   await withClient(state.network, rpc, async (client) => {
-    const send = async (call: Channel.Call) => {
-      const fees = await ownFees(client, state.config.payer, call)
-      return sendCall(client, { privateKey, rpc, now }, { chainId, ...fees, ...call })
-    }
+    const send = (call: Channel.Call) =>
+      sendCall(client, { privateKey, rpc, now }, { chainId, ...call })
     if (withdrawEndsAt !== undefined) {
       const ends = time(withdrawEndsAt)
       if (now() <= withdrawEndsAt)
