@@ -134,7 +134,7 @@ export function parse(
       requirements: readRequirements(scheme, isV1 ? ofV1(terms) : terms),
       payer: payerOf(payload),
       credentialHash: hash(isV1 ? { payload, ...version1 } : payload),
-      resource: (textOr(resource ?? {}, 'url') ?? '').slice(0, resourceMax),
+      resource: (Json.text(resource ?? {}, 'url') ?? '').slice(0, resourceMax),
     }
     return { request, extensions }
   })
@@ -159,25 +159,18 @@ export function networkNameIn({ isV1 }: FacilitatorRequest, id: string): string 
 export function networkNamed(body: Uint8Array): string | undefined {
   return Json.readable(() => {
     const json = Json.parse(body)
-    const payload = Json.member(json, 'paymentPayload')
-    const accepted = Json.isObject(payload) ? Json.member(payload, 'accepted') : undefined
-    return [Json.member(json, 'paymentRequirements'), accepted]
-      .map((terms) => (Json.isObject(terms) ? Json.member(terms, 'network') : undefined))
+    const accepted = Json.child(Json.child(json, 'paymentPayload'), 'accepted')
+    return [Json.child(json, 'paymentRequirements'), accepted]
+      .map((terms) => Json.member(terms, 'network'))
       .find(isCaip2)
   })
 }
 
-/** What a payment payload says of its offer. */
+/** What a payment payload says of its offer. It is compared, so another type is not refused. */
 export type Accepted = ReturnType<typeof readAccepted>
 
 export function readAccepted(accepted: Json.JsonObject) {
-  return { scheme: textOr(accepted, 'scheme'), network: textOr(accepted, 'network') }
-}
-
-/** Undefined when the member is not a string: it is compared, not refused. */
-function textOr(parent: Json.JsonObject, name: string): string | undefined {
-  const value = Json.member(parent, name)
-  return typeof value === 'string' ? value : undefined
+  return { scheme: Json.text(accepted, 'scheme'), network: Json.text(accepted, 'network') }
 }
 
 export function readRequirements(scheme: 'exact' | 'upto', terms: Json.JsonObject) {

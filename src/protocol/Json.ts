@@ -268,6 +268,18 @@ export function member(object: JsonObject, name: string): Json | undefined {
   return Object.hasOwn(object, name) ? (object[name] ?? undefined) : undefined
 }
 
+/** Member that is an object; an empty one in place of any other. */
+export function child(parent: JsonObject | undefined, name: string): JsonObject {
+  const value = parent && member(parent, name)
+  return isObject(value) ? value : {}
+}
+
+/** Member that is a string; undefined in place of any other. */
+export function text(parent: JsonObject, name: string): string | undefined {
+  const value = member(parent, name)
+  return typeof value === 'string' ? value : undefined
+}
+
 /**
  * What a member can be read as: the words of a refusal, and the value; undefined for another one.
  */

@@ -564,8 +564,8 @@ export function acceptedNetwork(value: string): string | undefined {
     const accepted = Json.optional(json, 'accepted', 'object')
     const network = accepted && Json.member(accepted, 'network')
     if (isCaip2(network)) return network
-    const name = Json.member(json, 'network')
-    return typeof name === 'string' ? ofV1Name(name) : undefined
+    const name = Json.text(json, 'network')
+    return name === undefined ? undefined : ofV1Name(name)
   })
 }
 
@@ -574,7 +574,6 @@ export function infoOf(
   extensions: Json.JsonObject | undefined,
   name: string,
 ): Json.JsonObject | undefined {
-  const extension = extensions?.[name]
-  const info = Json.isObject(extension) ? extension.info : undefined
+  const { info } = Json.child(extensions, name)
   return Json.isObject(info) ? info : undefined
 }

@@ -1,7 +1,5 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'bun:test'
-import { describeBudget } from '../../src/cli/mcp/buy'
 import { listMaxBytes, toolsMax } from '../../src/cli/mcp/Listing'
-import { account } from '../../src/demo/accounts'
 import {
   type Answering,
   offer,
@@ -480,11 +478,9 @@ test('attack: the agent of one gateway does not get the unfinished calls of anot
   const [own, another] = [wallet({ state }), wallet({ state, url: other.url })]
   await own.call('mine', { q: 'own' })
   await another.call('theirs', { q: 'a secret of another agent' })
-  const limits = { perCall: '1', perDay: '2', perCallMicros: 1n, perDayMicros: 2n }
-  const rest = { spending: own.spending, limits, payer: account(1).address, now: Date.now }
-  const { content } = describeBudget({ ...rest, gateway: { origin: fake.url } })
-  expect(String(content[0]?.text)).toContain('Unfinished, signed, its end is not known: mine with')
-  expect(String(content[0]?.text)).not.toContain('secret')
-  expect(String(content[0]?.text)).toContain('0.01 USD in 2 payments')
+  const { text } = await own.call('turnpike_budget')
+  expect(text).toContain('Unfinished, signed, its end is not known: mine with')
+  expect(text).not.toContain('secret')
+  expect(text).toContain('0.01 USD in 2 payments')
   await other.stop()
 })

@@ -115,8 +115,7 @@ export function withPermit(
   extensions: Json.JsonObject | undefined,
   info: PermitInfo,
 ): Json.JsonObject {
-  const declared = extensions && Json.member(extensions, permitName)
-  return { ...extensions, [permitName]: { ...(Json.isObject(declared) && declared), info } }
+  return { ...extensions, [permitName]: { ...Json.child(extensions, permitName), info } }
 }
 
 /** mppx's route binding: with this salt, the nonce is a hash of everything that is bought. */
@@ -126,9 +125,8 @@ function salted(
 ): Json.JsonObject | undefined {
   const mppx = extensions === undefined ? undefined : Json.member(extensions, 'mppx')
   if (!Json.isObject(mppx)) return extensions
-  const info = Json.member(mppx, 'info')
   const nonce = Crypto.hex(random).slice(2)
-  return { ...extensions, mppx: { ...mppx, info: { ...(Json.isObject(info) && info), nonce } } }
+  return { ...extensions, mppx: { ...mppx, info: { ...Json.child(mppx, 'info'), nonce } } }
 }
 
 function authorization(transfer: Transfer.Transfer) {

@@ -157,28 +157,21 @@ async function checkCharge(
 export async function problemOf(response: Pick<Response, 'body' | 'status'>) {
   const text = await readAnswerText(response)
   const json = Json.readable(() => Json.parse(text)) ?? {}
-  const transaction = Json.member(json, 'transaction')
   const string = (parent: Json.JsonObject, name: string) => {
-    const value = Json.member(parent, name)
-    return typeof value === 'string' ? oneLine(value) : undefined
+    const value = Json.text(parent, name)
+    return value === undefined ? undefined : oneLine(value)
   }
-  const member = Json.member(json, 'redeem')
-  const redeem = Json.isObject(member) ? member : {}
-  const token = string(redeem, 'token')
+  const transaction = Json.text(json, 'transaction')
+  const given = Json.child(json, 'redeem')
+  const [token, until = ''] = [string(given, 'token'), string(given, 'until')]
+  /** No attempt is left. */
+  const isLast = Json.member(given, 'attempts') === 0
   return {
     code: string(json, 'code') ?? `status ${response.status}`,
     detail: string(json, 'detail') ?? '',
     reason: string(json, 'reason'),
-    transaction: typeof transaction === 'string' ? hashText(transaction) : undefined,
-    redeem:
-      token === undefined
-        ? undefined
-        : {
-            token,
-            until: string(redeem, 'until') ?? '',
-            /** No attempt is left. */
-            isLast: Json.member(redeem, 'attempts') === 0,
-          },
+    transaction: transaction === undefined ? undefined : hashText(transaction),
+    redeem: token === undefined ? undefined : { token, until, isLast },
   }
 }
 

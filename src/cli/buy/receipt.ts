@@ -145,9 +145,8 @@ function differences(text: string, receipt: Receipt.Signed): string[] {
   const json = text.startsWith('{') ? Json.parse(text) : decodeJson(text, 'either')
   const { transaction, network, payer } = receipt.payload
   const { amount } = Receipt.purchaseOf(receipt)
-  const extra = Json.member(json, 'extra')
   // By a channel `amount` is that of a deposit, or empty.
-  const charged = Json.isObject(extra) ? Json.member(extra, 'chargedAmount') : undefined
+  const charged = Json.member(Json.child(json, 'extra'), 'chargedAmount')
   return Object.entries({ transaction, network, payer, amount }).flatMap(([name, signed]) => {
     const value = name === 'amount' && charged !== undefined ? charged : Json.member(json, name)
     const isSame = signed === undefined || typeof value !== 'string'

@@ -21,21 +21,21 @@ const hash = /^0x[0-9a-fA-F]{64}$/
 
 /** Reads a result. Never throws: a member of another type counts as absent. */
 export function of(result: Json.JsonObject): Answer {
-  const meta = child(result, '_meta')
-  const settled = child(meta, Payment.x402ResponseKey)
+  const meta = Json.child(result, '_meta')
+  const settled = Json.child(meta, Payment.x402ResponseKey)
   const receipt = Json.member(meta, Payment.receiptKey)
   const isSettled = Json.member(settled, 'success') === true
   if (isSettled || Json.isObject(receipt))
     return { kind: 'delivered', result, settled: isSettled ? settled : undefined }
   if (Json.member(result, 'isError') !== true) return { kind: 'free', result }
-  const structured = child(result, 'structuredContent')
+  const structured = Json.child(result, 'structuredContent')
   if (Array.isArray(Json.member(structured, 'accepts'))) {
-    const said = child(child(meta, Payment.requiredKey), 'problem')
+    const said = Json.child(Json.child(meta, Payment.requiredKey), 'problem')
     const required = withoutLongExtensions(structured)
     const [problem, invalidParams] = [problemOf(said), faultsOf(said)]
     return { kind: 'offers', required, problem, invalidParams }
   }
-  if (typeof Json.member(structured, 'code') !== 'string') return { kind: 'free', result }
+  if (Json.text(structured, 'code') === undefined) return { kind: 'free', result }
   return { kind: 'problem', result, problem: problemOf(structured) }
 }
 
@@ -45,22 +45,21 @@ export function of(result: Json.JsonObject): Answer {
  */
 function withoutLongExtensions(required: Json.JsonObject): Json.JsonObject {
   const { extensions: _, ...rest } = required
-  const salt = Json.member(child(required, 'extensions'), 'mppx')
+  const salt = Json.member(Json.child(required, 'extensions'), 'mppx')
   return salt === undefined ? rest : { ...rest, extensions: { mppx: salt } }
 }
 
 function problemOf(json: Json.JsonObject) {
-  const redeem = child(json, 'redeem')
-  const token = Json.member(redeem, 'token')
+  const redeem = Json.child(json, 'redeem')
+  const token = Json.text(redeem, 'token')
   const attempts = Json.member(redeem, 'attempts')
-  const transaction = Json.member(json, 'transaction')
   return {
     code: textOf(json, 'code') || 'refused',
     detail: textOf(json, 'detail'),
     reason: textOf(json, 'reason'),
-    transaction: typeof transaction === 'string' ? hash.exec(transaction)?.[0] : undefined,
+    transaction: transactionOf(json),
     redeem:
-      typeof token === 'string' && visible.test(token)
+      token !== undefined && visible.test(token)
         ? {
             token,
             until: textOf(redeem, 'until'),
@@ -82,20 +81,12 @@ function faultsOf(problem: Json.JsonObject): string {
 }
 
 function textOf(parent: Json.JsonObject, name: string): string {
-  const value = Json.member(parent, name)
-  return typeof value === 'string' ? Text.line(value, 300) : ''
+  return Text.line(Json.text(parent, name) ?? '', 300)
 }
 
-/** A member that is an object; an empty one for any other. */
-export function child(parent: Json.JsonObject, name: string): Json.JsonObject {
-  const value = Json.member(parent, name)
-  return Json.isObject(value) ? value : {}
-}
-
-/** The hash of the transaction that a settlement response names. */
+/** The hash of the transaction that a settlement response or a problem names. */
 export function transactionOf(settled: Json.JsonObject | undefined): string | undefined {
-  const value = settled && Json.member(settled, 'transaction')
-  return typeof value === 'string' ? hash.exec(value)?.[0] : undefined
+  return hash.exec((settled && Json.text(settled, 'transaction')) ?? '')?.[0]
 }
 
 export type Content = Readonly<Record<string, Json.Json>>
@@ -125,7 +116,7 @@ export function note(text: string): Content {
 function itemOf(item: Json.Json): Content {
   if (Json.isObject(item)) {
     const { type, text, data, mimeType } = item
-    const resource = child(item, 'resource')
+    const resource = Json.child(item, 'resource')
     if (type === 'text' && typeof text === 'string') return { type, text }
     const isMedia = type === 'image' || type === 'audio'
     if (isMedia && typeof data === 'string' && typeof mimeType === 'string')

@@ -1,7 +1,6 @@
 import { entitlementsKey } from '../../gateway/mcp/Payment'
 import * as Amount from '../../protocol/Amount'
 import * as Json from '../../protocol/Json'
-import { child } from './Answer'
 import * as Text from './Text'
 
 /** The tools of a gateway for the client of this wallet. */
@@ -38,8 +37,8 @@ export const listMaxBytes = 4 * 1024 * 1024
 /** A tool of the gateway's list. Undefined when a client would refuse the whole list because of it. */
 export function read(entry: Json.Json): Listed | undefined {
   if (!Json.isObject(entry)) return undefined
-  const name = Json.member(entry, 'name')
-  if (typeof name !== 'string' || !namePattern.test(name)) return undefined
+  const name = Json.text(entry, 'name')
+  if (name === undefined || !namePattern.test(name)) return undefined
   const inputSchema = schemaOf(Json.member(entry, 'inputSchema'))
   if (inputSchema === undefined) return undefined
   const title = textOf(entry, 'title', titleMax)
@@ -51,7 +50,7 @@ export function read(entry: Json.Json): Listed | undefined {
     // Every call moves money, whatever the gateway says.
     annotations: { readOnlyHint: false, destructiveHint: false, openWorldHint: true },
   }
-  const entitlements = Json.member(child(entry, '_meta'), entitlementsKey)
+  const entitlements = Json.member(Json.child(entry, '_meta'), entitlementsKey)
   const isEntitled = Json.isObject(entitlements)
   return { tool, priceMicros: priceOf(entry), isEntitled, size: JSON.stringify(tool).length }
 }
@@ -75,8 +74,7 @@ export function withLimit(
 }
 
 function textOf(entry: Json.JsonObject, name: string, most: number): string {
-  const value = Json.member(entry, name)
-  return typeof value === 'string' ? Text.clean(value, most).trim() : ''
+  return Text.clean(Json.text(entry, name) ?? '', most).trim()
 }
 
 /** A schema that every client accepts: the members that MCP defines have their types. */
@@ -114,8 +112,8 @@ function cleaned(value: Json.Json): Json.Json | undefined {
 
 /** The price that turnpike names in `_meta`: a fixed amount, or the most of a dynamic one. */
 function priceOf(entry: Json.JsonObject): bigint | undefined {
-  const info = child(child(entry, '_meta'), 'turnpike/x-payment-info')
-  const price = child(info, 'price')
+  const info = Json.child(Json.child(entry, '_meta'), 'turnpike/x-payment-info')
+  const price = Json.child(info, 'price')
   const amount = Json.member(price, 'max') ?? Json.member(price, 'amount')
   if (typeof amount !== 'string' || Json.member(price, 'currency') !== 'USD') return undefined
   try {

@@ -17,7 +17,7 @@ import { settleByChain } from './evidence'
 import { GatewayError } from './gateway'
 import type { Tool } from './Listing'
 import * as Sentences from './Sentences'
-import { callIdOf, type GatewayWallet, type Payment, SpendingError, type Stored } from './spending'
+import { callIdOf, type Payment, SpendingError, type Stored } from './spending'
 import * as Text from './Text'
 
 export function createBuyer(options: BuyerOptions) {
@@ -39,7 +39,7 @@ export function createBuyer(options: BuyerOptions) {
     async call(wanted: Wanted, signal: AbortSignal): Promise<CallResult> {
       if (wanted.name === budgetTool.name) {
         await reconcile()
-        return describeBudget(options, entitlements.describe())
+        return describeBudget(context)
       }
       const id = callIdOf(options, wanted.name, Json.canonicalize(wanted.args))
       try {
@@ -475,15 +475,12 @@ const argumentsMax = 400
 const unfinishedMax = 10
 
 /** What the wallet has spent and may spend. */
-export function describeBudget(
-  buyer: Pick<BuyerOptions, 'spending' | 'limits' | 'payer' | 'now'> & GatewayWallet,
-  entitlements: readonly string[] = [],
-): CallResult {
-  const { spending, limits, payer, gateway, now } = buyer
+function describeBudget(context: Context): CallResult {
+  const { spending, limits, payer, gateway, now, entitlements } = context
   const { spentMicros, payments } = spending.today()
   const left = limits.perDayMicros - spentMicros
   // The file is shared: calls at other gateways count, but only those of this gateway are listed.
-  const isOwn = ({ call, tool, args }: Stored) => call === callIdOf(buyer, tool, args)
+  const isOwn = ({ call, tool, args }: Stored) => call === callIdOf(context, tool, args)
   const unfinished = spending.unfinished().filter(isOwn).slice(0, unfinishedMax)
   const lines = [
     `The wallet ${payer} pays for the tools of ${gateway.origin}.`,
@@ -491,7 +488,7 @@ export function describeBudget(
     `Today: ${Sentences.dollars(spentMicros)} USD in ${payments} payments, ` +
       `${Sentences.dollars(left > 0n ? left : 0n)} USD left. Resets at ${Sentences.resetOf(now())}.`,
     ...unfinished.map(describeUnfinished),
-    ...entitlements,
+    ...entitlements.describe(),
   ]
   return { content: [Answer.note(lines.join('\n'))] }
 }

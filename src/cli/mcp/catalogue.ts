@@ -87,8 +87,8 @@ async function readAll(
       taken.add(read.tool.name)
       listed.push(read)
     }
-    const next = Json.member(result, 'nextCursor')
-    if (typeof next !== 'string' || next === '' || next === cursor) return end()
+    const next = Json.text(result, 'nextCursor')
+    if (!next || next === cursor) return end()
     cursor = next
   }
   return end(`${pagesMax} pages`)

@@ -61,16 +61,13 @@ type Change = {
 
 /** Identifies a call: the same for the same tool and arguments, of one wallet at one gateway. */
 export function callIdOf(
-  { gateway, payer }: GatewayWallet,
+  { gateway, payer }: { gateway: { origin: string }; payer: Address },
   name: string,
   canonicalArgs: string,
 ): string {
   const parts = [gateway.origin, payer, name, canonicalArgs]
   return new Bun.CryptoHasher('sha256').update(parts.join('\n')).digest('hex')
 }
-
-/** A wallet at a gateway. */
-export type GatewayWallet = { gateway: { origin: string }; payer: Address }
 
 /** The file cannot be used. */
 export class SpendingError extends CommandError {

@@ -116,8 +116,8 @@ const pattern = /^(?:mpp|mcp)-[0-9a-f]{32}$/
 export function beginSession(message: Json.Json): string | undefined {
   const one = Array.isArray(message) && message.length === 1 ? message[0] : message
   if (!Json.isObject(one) || one.method !== 'initialize') return undefined
-  const params = child(one, 'params')
-  const prefix = paysByMpp(child(params, 'capabilities')) ? prefixes.mpp : prefixes.other
+  const params = Json.child(one, 'params')
+  const prefix = paysByMpp(Json.child(params, 'capabilities')) ? prefixes.mpp : prefixes.other
   return prefix + crypto.randomUUID().replaceAll('-', '')
 }
 
@@ -133,14 +133,14 @@ function speaksMpp(headers: Headers, meta: Json.JsonObject): boolean {
     headers.has('accept-payment') ||
     sessionOf(headers)?.startsWith(prefixes.mpp) === true ||
     // From protocol 2026-07-28 on, each request declares the capabilities.
-    paysByMpp(child(meta, 'io.modelcontextprotocol/clientCapabilities'))
+    paysByMpp(Json.child(meta, 'io.modelcontextprotocol/clientCapabilities'))
   )
 }
 
 /** The call that a cancellation names: its id, with the type. Undefined for any other message. */
 function cancelledIn(message: Json.Json): string | undefined {
   if (!Json.isObject(message) || message.method !== 'notifications/cancelled') return undefined
-  return callId(child(message, 'params').requestId)
+  return callId(Json.child(message, 'params').requestId)
 }
 
 /** An id of JSON-RPC, which is a string or a number, as one string. */
@@ -149,11 +149,5 @@ function callId(id: unknown): string {
 }
 
 function paysByMpp(capabilities: Json.JsonObject): boolean {
-  return Json.isObject(child(capabilities, 'experimental').payment)
-}
-
-/** An object member; empty when it is absent or not an object. */
-function child(parent: Json.JsonObject, name: string): Json.JsonObject {
-  const value = Json.member(parent, name)
-  return Json.isObject(value) ? value : {}
+  return Json.isObject(Json.child(capabilities, 'experimental').payment)
 }
