@@ -11,9 +11,6 @@ import type { WebhookEvent } from './webhooks'
  * route, and no credential, signature or token.
  */
 
-/** Longest text that others write, such as the message of a node. */
-const textMax = 300
-
 export function paymentConfirmed(payment: Payment, at: number): WebhookEvent {
   const { transaction, logIndex, blockNumber } = payment
   return {
@@ -76,7 +73,7 @@ export function deliveriesFailed(
 ): WebhookEvent {
   const { payments, since, route, upstreamStatus = null } = failed
   const data = { merchant, payments, since: isoOf(since), route, upstreamStatus }
-  return { type: 'delivery.failed', subject: merchant, occurrence: `${at}`, at, data }
+  return changed('delivery.failed', merchant, at, data)
 }
 
 function factsOf(payment: Payment) {
@@ -131,17 +128,11 @@ export function orderChanged(order: Order, asset: string): WebhookEvent {
 }
 
 export function networkPaused(network: Network.Id, reason: string, at: number): WebhookEvent {
-  return {
-    type: 'network.paused',
-    subject: network,
-    occurrence: `${at}`,
-    at,
-    data: { network, reason: reason.slice(0, textMax) },
-  }
+  return changed('network.paused', network, at, { network, ...withReason(reason) })
 }
 
 export function networkResumed(network: Network.Id, at: number): WebhookEvent {
-  return { type: 'network.resumed', subject: network, occurrence: `${at}`, at, data: { network } }
+  return changed('network.resumed', network, at, { network })
 }
 
 /**
@@ -183,13 +174,9 @@ export function refundsChanged(
   stuck: StuckRefunds | undefined,
   at: number,
 ): WebhookEvent {
-  return {
-    type: stuck === undefined ? 'refund.continues' : 'refund.waits',
-    subject: network,
-    occurrence: `${at}`,
-    at,
-    data: stuck ? { ...stuck, amountAtomic: String(stuck.amountAtomic) } : { network },
-  }
+  if (stuck === undefined) return changed('refund.continues', network, at, { network })
+  const data = { ...stuck, amountAtomic: String(stuck.amountAtomic) }
+  return changed('refund.waits', network, at, data)
 }
 
 /** Claims of payment channels that are not made in time. */
@@ -207,14 +194,10 @@ export function claimsChanged(
   late: LateClaims | undefined,
   at: number,
 ): WebhookEvent {
-  const data = late && {
-    network,
-    reason: late.reason.slice(0, textMax),
-    since: isoOf(late.since),
-    unclaimedAtomic: String(late.unclaimedAtomic),
-  }
-  const type = late === undefined ? 'channel.continues' : 'channel.waits'
-  return { type, subject: network, occurrence: `${at}`, at, data: data ?? { network } }
+  if (late === undefined) return changed('channel.continues', network, at, { network })
+  const { since, unclaimedAtomic } = late
+  const data = { since: isoOf(since), unclaimedAtomic: String(unclaimedAtomic) }
+  return changed('channel.waits', network, at, { network, ...withReason(late.reason), ...data })
 }
 
 /** `reason`: why the upstream delivers nothing; undefined when it delivers again. */
@@ -223,13 +206,8 @@ export function upstreamChanged(
   reason: string | undefined,
   at: number,
 ): WebhookEvent {
-  return {
-    type: reason === undefined ? 'upstream.accepts' : 'upstream.refuses',
-    subject: merchant,
-    occurrence: `${at}`,
-    at,
-    data: { merchant, ...(reason === undefined ? {} : { reason: reason.slice(0, textMax) }) },
-  }
+  const type = reason === undefined ? 'upstream.accepts' : 'upstream.refuses'
+  return changed(type, merchant, at, { merchant, ...withReason(reason) })
 }
 
 /** `reason`: why clients cannot use HTTPS; undefined when they can again. */
@@ -238,13 +216,8 @@ export function certificateChanged(
   reason: string | undefined,
   at: number,
 ): WebhookEvent {
-  return {
-    type: reason === undefined ? 'certificate.works' : 'certificate.fails',
-    subject: domain,
-    occurrence: `${at}`,
-    at,
-    data: { domain, ...(reason === undefined ? {} : { reason: reason.slice(0, textMax) }) },
-  }
+  const type = reason === undefined ? 'certificate.works' : 'certificate.fails'
+  return changed(type, domain, at, { domain, ...withReason(reason) })
 }
 
 export type SpentBudget = {
@@ -291,7 +264,24 @@ export function grantsSpent({ row, budget }: NewGrant, tally: Tally): WebhookEve
 /** A message to one endpoint, by which an operator sees whether it arrives. */
 export function webhookTest(endpoint: string, at: number): WebhookEvent {
   const data = { text: 'An operator has sent this test at /admin.' }
-  return { type: 'webhook.test', endpoint, subject: endpoint, occurrence: `${at}`, at, data }
+  return { ...changed('webhook.test', endpoint, at, data), endpoint }
+}
+
+/** An event that its time alone tells from others of its type and subject. */
+function changed(
+  type: WebhookEvent['type'],
+  subject: string,
+  at: number,
+  data: WebhookEvent['data'],
+): WebhookEvent {
+  return { type, subject, occurrence: `${at}`, at, data }
+}
+
+/** Longest text that others write, such as the message of a node. */
+const textMax = 300
+
+function withReason(reason: string | undefined) {
+  return reason === undefined ? {} : { reason: reason.slice(0, textMax) }
 }
 
 /** The JSON of an event. */
