@@ -4,7 +4,7 @@ import type * as Network from '../src/protocol/Network'
 import type { Channel, ChannelTotals, OnChain } from './Channel'
 import type { Dialect } from './dialect'
 import { channels } from './schema'
-import { columnsOf, decoderOf, rowsOf, type Selects } from './select'
+import { allOf, columnsOf, decoderOf, rowsOf, type Selects } from './select'
 import type { MessagesBase } from './webhooks'
 
 const decode = decoderOf(channels)
@@ -29,13 +29,6 @@ export function toChannel(found: unknown): Channel {
       at: reservedAt,
     }),
   }
-}
-
-type Known<T> = { [Name in keyof T]: NonNullable<T[Name]> }
-
-/** Columns of which all or none are null. */
-function allOf<T extends object>(columns: T): Known<T> | undefined {
-  return Object.values(columns).includes(null) ? undefined : (columns as Known<T>)
 }
 
 /** As in the partial index, so that it is clear that it has these rows. */

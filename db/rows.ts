@@ -3,7 +3,7 @@ import type { Authorization } from './Authorization'
 import type { Payment } from './Payment'
 import type { AuthorizationRow, PaymentRow } from './schema'
 import { authorizations, payments } from './schema'
-import { decoderOf } from './select'
+import { allOf, decoderOf } from './select'
 
 const decodePayment = decoderOf(payments)
 
@@ -23,32 +23,15 @@ export function paymentOf(row: PaymentRow): Payment {
     answered,
     createdAt,
     transfer: {
+      ...signedOf(row),
       method: row.method,
-      network: row.network,
-      chainId: row.chainId,
-      asset: row.asset,
-      payer: row.payer,
-      payee: row.payee,
       amountAtomic: row.amountAtomic,
-      nonce: row.nonce,
-      validAfter: row.validAfter,
-      validBefore: row.validBefore,
-      signature: row.signature,
-      ...permit2612Of(row),
       ...uptoOf(row),
     },
     purpose: {
-      product: row.product,
+      ...soldOf(row),
       protocol: row.protocol,
-      merchant: row.merchant,
-      route: row.route,
-      fingerprint: row.fingerprint,
-      resource: row.resource,
-      idempotencyKey: row.idempotencyKey ?? undefined,
       challengeId: row.challengeId ?? undefined,
-      credentialHash: row.credentialHash ?? undefined,
-      client: row.client ?? undefined,
-      bound: row.bound,
     },
     transaction: row.transactionHash,
     logIndex: row.logIndex ?? undefined,
@@ -62,24 +45,43 @@ export function paymentOf(row: PaymentRow): Payment {
 }
 
 function uptoOf({ ceilingAtomic, facilitator }: PaymentRow): Pick<Transfer, 'upto'> {
-  if (ceilingAtomic === null || facilitator === null) return {}
-  return { upto: { ceilingAtomic, facilitator } }
+  const upto = allOf({ ceilingAtomic, facilitator })
+  return upto ? { upto } : {}
 }
 
-type PermitColumns = 'permit2612Value' | 'permit2612Deadline' | 'permit2612Signature'
-
-/** The permit of a row, when it has one. */
-function permit2612Of(row: Pick<PaymentRow, PermitColumns>): Pick<Transfer, 'permit2612'> {
-  const { permit2612Value, permit2612Deadline, permit2612Signature } = row
-  if (permit2612Value === null || permit2612Deadline === null || permit2612Signature === null) {
-    return {}
-  }
+/** What a payment and an authorization have alike of what was signed. */
+function signedOf(row: PaymentRow | AuthorizationRow) {
+  const permit2612 = allOf({
+    valueAtomic: row.permit2612Value,
+    deadline: row.permit2612Deadline,
+    signature: row.permit2612Signature,
+  })
   return {
-    permit2612: {
-      valueAtomic: permit2612Value,
-      deadline: permit2612Deadline,
-      signature: permit2612Signature,
-    },
+    network: row.network,
+    chainId: row.chainId,
+    asset: row.asset,
+    payer: row.payer,
+    payee: row.payee,
+    nonce: row.nonce,
+    validAfter: row.validAfter,
+    validBefore: row.validBefore,
+    signature: row.signature,
+    ...(permit2612 && { permit2612 }),
+  }
+}
+
+/** What they have alike of what was sold. */
+function soldOf(row: PaymentRow | AuthorizationRow) {
+  return {
+    product: row.product,
+    merchant: row.merchant,
+    route: row.route,
+    fingerprint: row.fingerprint,
+    resource: row.resource,
+    idempotencyKey: row.idempotencyKey ?? undefined,
+    credentialHash: row.credentialHash ?? undefined,
+    client: row.client ?? undefined,
+    bound: row.bound,
   }
 }
 
@@ -95,33 +97,12 @@ function authorizationOf(row: AuthorizationRow): Authorization {
     id,
     state,
     transfer: {
+      ...signedOf(row),
       method: 'permit2',
-      network: row.network,
-      chainId: row.chainId,
-      asset: row.asset,
-      payer: row.payer,
-      payee: row.payee,
       amountAtomic: row.ceilingAtomic,
-      nonce: row.nonce,
-      validAfter: row.validAfter,
-      validBefore: row.validBefore,
-      signature: row.signature,
-      ...permit2612Of(row),
       upto: { ceilingAtomic: row.ceilingAtomic, facilitator: row.facilitator },
     },
-    purpose: {
-      product: row.product,
-      protocol: 'x402',
-      merchant: row.merchant,
-      route: row.route,
-      fingerprint: row.fingerprint,
-      resource: row.resource,
-      idempotencyKey: row.idempotencyKey ?? undefined,
-      challengeId: undefined,
-      credentialHash: row.credentialHash ?? undefined,
-      client: row.client ?? undefined,
-      bound: row.bound,
-    },
+    purpose: { ...soldOf(row), protocol: 'x402', challengeId: undefined },
     charge:
       chargeAtomic === null || units === null
         ? undefined

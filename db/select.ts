@@ -50,6 +50,13 @@ export function decoderOf<T extends Table>(table: T) {
   }
 }
 
+type Known<T> = { [Name in keyof T]: NonNullable<T[Name]> }
+
+/** Columns of which all or none are null. */
+export function allOf<T extends object>(columns: T): Known<T> | undefined {
+  return Object.values(columns).includes(null) ? undefined : (columns as Known<T>)
+}
+
 type Convert = (value: unknown) => unknown
 
 export type Columns = readonly {
