@@ -17,12 +17,15 @@ const sizes = { commit: 1, soon: 1, read: 1, beat: 0 }
 
 /**
  * The ledger of a database whose service may be running, for commands of the operator. Write only
- * what that service expects others to write. Throws `BesideError` when it cannot be used.
+ * what that service expects others to write. Throws `BesideError` when it cannot be used. `first`: a
+ * statement for the connection of reads.
  */
 export async function openLedgerBeside(
   target: Url.Target,
+  first?: string,
 ): Promise<{ ledger: Ledger; close(): Promise<void> }> {
   const lines = await openBeside(target)
+  if (first !== undefined) await lines.run('read', (query) => query(first))
   const { ledger, close } = await createLedger({ lines, ...clocks })
   return {
     ledger,
@@ -37,16 +40,9 @@ export async function openLedgerBeside(
 export async function openSalesBeside(
   target: Url.Target,
 ): Promise<{ sales: SalesReads; close(): Promise<void> }> {
-  const lines = await openBeside(target)
-  await lines.run('read', (query) => query('SET default_transaction_read_only = on'))
-  const { ledger, close } = await createLedger({ lines, ...clocks })
-  return {
-    sales: ledger.sales,
-    async close() {
-      await close()
-      lines.close()
-    },
-  }
+  const readOnly = 'SET default_transaction_read_only = on'
+  const { ledger, close } = await openLedgerBeside(target, readOnly)
+  return { sales: ledger.sales, close }
 }
 
 /** The gateways of such a database. Nothing is written. */
