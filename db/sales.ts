@@ -297,26 +297,40 @@ function timeOf(id: string | null): number | null {
   return Number.isNaN(time) ? null : time
 }
 
-/** The figures of no payment. */
-export const noFigures: SalesFigures = {
+/** Figures of the payments of a key that arrived in a span, here of none. Every amount is atomic. */
+export const noFigures = {
+  /** Confirmed payments. `paid` is the sum of delivered, undelivered and refunded. */
   payments: 0,
   paidAtomic: 0n,
   deliveredAtomic: 0n,
   undelivered: 0,
   undeliveredAtomic: 0n,
+  /** The part of the undelivered whose buyers can still fetch the answer. */
   redeemable: 0,
   redeemableAtomic: 0n,
+  /** The part of the undelivered that is stock orders which have not ended. */
   openOrders: 0,
+  /** Payments that went back, also in part, without the change of an order that was delivered. */
   refunds: 0,
   refundedAtomic: 0n,
+  /** The part of the delivered that was swapped for stock. */
   swappedAtomic: 0n,
+  /** Payments that are sent and not decided, and charges that are not sent yet. */
   pending: 0,
   pendingAtomic: 0n,
+  /** Charges by use that could never be settled. */
   lost: 0,
   lostAtomic: 0n,
+  /**
+   * Cost of the included transactions of all payments, confirmed or not: an equal part of each
+   * batch, and the swaps and refunds of orders.
+   */
   gasWei: 0n,
+  /** Included transactions whose cost an earlier version did not store, once for each payment. */
   unknownGas: 0,
 }
+
+export type SalesFigures = typeof noFigures
 
 function addPayments(to: SalesRow, row: PaymentsRow): void {
   const { outcome, payments } = row
@@ -411,39 +425,6 @@ type SalesKey = {
   route: string
   /** Undefined when the figures are not by payer. */
   payer: Address | undefined
-}
-
-/** Figures of the payments of a key that arrived in a span. Every amount is atomic. */
-export type SalesFigures = {
-  /** Confirmed payments. `paid` is the sum of delivered, undelivered and refunded. */
-  payments: number
-  paidAtomic: bigint
-  deliveredAtomic: bigint
-  undelivered: number
-  undeliveredAtomic: bigint
-  /** The part of the undelivered whose buyers can still fetch the answer. */
-  redeemable: number
-  redeemableAtomic: bigint
-  /** The part of the undelivered that is stock orders which have not ended. */
-  openOrders: number
-  /** Payments that went back, also in part, without the change of an order that was delivered. */
-  refunds: number
-  refundedAtomic: bigint
-  /** The part of the delivered that was swapped for stock. */
-  swappedAtomic: bigint
-  /** Payments that are sent and not decided, and charges that are not sent yet. */
-  pending: number
-  pendingAtomic: bigint
-  /** Charges by use that could never be settled. */
-  lost: number
-  lostAtomic: bigint
-  /**
-   * Cost of the included transactions of all payments, confirmed or not: an equal part of each
-   * batch, and the swaps and refunds of orders.
-   */
-  gasWei: bigint
-  /** Included transactions whose cost an earlier version did not store, once for each payment. */
-  unknownGas: number
 }
 
 export type SalesRow = SalesKey & SalesFigures

@@ -206,26 +206,19 @@ function assetOf(
   }
 }
 
+type AmountName = Extract<keyof SalesFigures, `${string}${'Atomic' | 'Wei'}`>
+
+function isAmount(name: keyof SalesFigures): name is AmountName {
+  return typeof noFigures[name] === 'bigint'
+}
+
 export function plus(a: SalesFigures, b: SalesFigures): SalesFigures {
-  return {
-    payments: a.payments + b.payments,
-    paidAtomic: a.paidAtomic + b.paidAtomic,
-    deliveredAtomic: a.deliveredAtomic + b.deliveredAtomic,
-    undelivered: a.undelivered + b.undelivered,
-    undeliveredAtomic: a.undeliveredAtomic + b.undeliveredAtomic,
-    redeemable: a.redeemable + b.redeemable,
-    redeemableAtomic: a.redeemableAtomic + b.redeemableAtomic,
-    openOrders: a.openOrders + b.openOrders,
-    refunds: a.refunds + b.refunds,
-    refundedAtomic: a.refundedAtomic + b.refundedAtomic,
-    swappedAtomic: a.swappedAtomic + b.swappedAtomic,
-    pending: a.pending + b.pending,
-    pendingAtomic: a.pendingAtomic + b.pendingAtomic,
-    lost: a.lost + b.lost,
-    lostAtomic: a.lostAtomic + b.lostAtomic,
-    gasWei: a.gasWei + b.gasWei,
-    unknownGas: a.unknownGas + b.unknownGas,
+  const sum = { ...noFigures }
+  for (const name of Object.keys(noFigures) as (keyof SalesFigures)[]) {
+    if (isAmount(name)) sum[name] = a[name] + b[name]
+    else sum[name] = a[name] + b[name]
   }
+  return sum
 }
 
 function valued(line: Sum): Line {
@@ -240,8 +233,16 @@ function valued(line: Sum): Line {
   return { ...line, usd: { paid, revenue, swapped, gas, margin } }
 }
 
+/** The sum of millionths of a USD; undefined when one of them is not known. */
+export function sumOfUsd(all: readonly (bigint | undefined)[]): bigint | undefined {
+  return all.reduce(
+    (sum, usd) => (sum === undefined || usd === undefined ? undefined : sum + usd),
+    0n,
+  )
+}
+
 /** Millionths of a USD, at 1 stablecoin = 1 USD. */
-function usdOf(atomic: bigint, { decimals }: Asset): bigint | undefined {
+export function usdOf(atomic: bigint, { decimals }: Asset): bigint | undefined {
   return decimals === undefined ? undefined : (atomic * 1_000_000n) / 10n ** BigInt(decimals)
 }
 

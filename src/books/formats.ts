@@ -1,6 +1,6 @@
 import type { SalesFigures } from '../../db/sales'
 import * as Amount from '../protocol/Amount'
-import { type Asset, type Group, type Line, nameOf, type Report, usdText } from './Books'
+import { type Asset, type Group, type Line, nameOf, type Report, sumOfUsd, usdText } from './Books'
 
 /** Most lines of a table; the other formats have all. */
 export const shownMax = 100
@@ -36,14 +36,8 @@ export function minute(at: number): string {
 const head = ['payments', 'paid', 'delivered', 'undelivered', 'refunded', 'swapped']
 
 function salesTable(by: string, sales: readonly Line[], totals: readonly Line[]): string[] {
-  const all = totals.map(({ usd }) => usd)
-  const sum = (name: 'paid' | 'revenue' | 'gas' | 'margin') =>
-    all.reduce<bigint | undefined>((total, usd) => {
-      const value = usd[name]
-      return total === undefined || value === undefined ? undefined : total + value
-    }, 0n)
-  const [paid, revenue, gas, margin] = [sum('paid'), sum('revenue'), sum('gas'), sum('margin')].map(
-    usdCell,
+  const [paid, revenue, gas, margin] = (['paid', 'revenue', 'gas', 'margin'] as const).map((name) =>
+    usdCell(sumOfUsd(totals.map(({ usd }) => usd[name]))),
   )
   const payments = totals.reduce((total, { figures }) => total + figures.payments, 0)
   return table(by, sales, [
@@ -242,10 +236,7 @@ export function reportJson({ by, from, to, ...report }: Report): string {
       gasUsd: usd === undefined ? undefined : usdText(usd),
     })),
     channels: report.channels.map(({ asset, usd, unclaimedAtomic, ...line }) => ({
-      network: asset.network,
-      asset: asset.address,
-      symbol: asset.symbol,
-      decimals: asset.decimals,
+      ...assetJson(asset),
       ...line,
       unclaimedAtomic: String(unclaimedAtomic),
       unclaimedUsd: usd === undefined ? undefined : usdText(usd),
@@ -257,19 +248,19 @@ export function reportJson({ by, from, to, ...report }: Report): string {
 }
 
 function lineJson({ class: _, asset, figures, usd, ...group }: Line) {
-  const { network, address, symbol, decimals } = asset
   return {
     ...group,
-    network,
-    asset: address,
-    symbol,
-    decimals,
+    ...assetJson(asset),
     ...figuresJson(figures),
     revenueUsd: usd.revenue === undefined ? undefined : usdText(usd.revenue),
     swappedUsd: usd.swapped === undefined ? undefined : usdText(usd.swapped),
     gasUsd: usd.gas === undefined ? undefined : usdText(usd.gas),
     marginUsd: usd.margin === undefined ? undefined : usdText(usd.margin),
   }
+}
+
+function assetJson({ network, address: asset, symbol, decimals }: Asset) {
+  return { network, asset, symbol, decimals }
 }
 
 function figuresJson(figures: SalesFigures) {

@@ -1,4 +1,5 @@
 import type { Overview } from '../../../db/LaneLedger'
+import { align } from '../../books/formats'
 import { CommandError } from '../Command'
 import type { Run } from '../commands'
 import { findGateways } from './database'
@@ -39,23 +40,12 @@ function toLines(overview: Overview): string[] {
     nextNonce === null ? '-' : String(nextNonce),
   ])
   return [
-    ...align([['gateway', 'host', 'version', 'configuration', 'seen'], ...gatewayRows]),
+    ...align([['gateway', 'host', 'version', 'configuration', 'seen'], ...gatewayRows], 5),
     '',
-    ...align([['network', 'relayer', 'holder', 'epoch', 'next nonce'], ...laneRows]),
+    ...align([['network', 'relayer', 'holder', 'epoch', 'next nonce'], ...laneRows], 5),
     ...(gateways.length === 0 ? ['', 'no gateway serves'] : []),
     ...(hashes.size > 1
       ? ['', 'the configurations differ: give each gateway the same file, and send SIGHUP']
       : []),
   ]
-}
-
-/** Lines of a table whose columns are as wide as their widest text. */
-function align(rows: readonly (readonly string[])[]): string[] {
-  const widths = rows[0]?.map((_, i) => Math.max(...rows.map((row) => row[i]?.length ?? 0))) ?? []
-  return rows.map((row) =>
-    row
-      .map((text, i) => text.padEnd(widths[i] ?? 0))
-      .join('  ')
-      .trimEnd(),
-  )
 }

@@ -1,4 +1,4 @@
-import type { By, Line, Report } from '../../books/Books'
+import { type By, type Line, type Report, sumOfUsd, usdOf } from '../../books/Books'
 import { reportOf } from '../../books/read'
 import type { AdminSources } from './sources'
 
@@ -38,11 +38,7 @@ export type Sum = ReturnType<typeof sumOf>
 
 /** Of sales on all networks. Amounts are millionths of a USD; undefined where a price is not known. */
 export function sumOf({ totals }: Report) {
-  const usd = (name: keyof Line['usd']) =>
-    totals.reduce<bigint | undefined>((sum, line) => {
-      const value = line.usd[name]
-      return sum === undefined || value === undefined ? undefined : sum + value
-    }, 0n)
+  const usd = (name: keyof Line['usd']) => sumOfUsd(totals.map((line) => line.usd[name]))
   const number = (name: 'payments' | 'undelivered' | 'openOrders' | 'redeemable' | 'refunds') =>
     totals.reduce((sum, { figures }) => sum + figures[name], 0)
   return {
@@ -66,10 +62,7 @@ export function worthOf(
   lines: readonly Line[],
   name: 'deliveredAtomic' | 'undeliveredAtomic' | 'refundedAtomic',
 ): bigint | undefined {
-  return lines.reduce<bigint | undefined>((sum, { asset: { decimals }, figures }) => {
-    if (sum === undefined || decimals === undefined) return undefined
-    return sum + (figures[name] * 1_000_000n) / 10n ** BigInt(decimals)
-  }, 0n)
+  return sumOfUsd(lines.map(({ asset, figures }) => usdOf(figures[name], asset)))
 }
 
 /** Answers without a further payment, by their kind. */
