@@ -90,7 +90,11 @@ export async function authorize(
     const reserved = { id, maxAtomic, signature, fingerprint, at: now() }
     const baseAtomic = baseOf(transfer)
     const written = await ledger.channels.reserve({ channelId, baseAtomic, reserved })
-    if (written === undefined) throw new Error(`channel ${channelId} is not in the ledger`)
+    if (written === undefined) {
+      // A crash of the database has undone it: the next request reads the chain.
+      channels.known.delete(channelId)
+      throw new Error(`channel ${channelId} is not in the ledger`)
+    }
     // Another process has charged or reserved something since it was read.
     if (written !== 'reserved') {
       const current = remember(channels, written)

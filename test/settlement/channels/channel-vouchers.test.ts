@@ -107,6 +107,18 @@ describe.concurrent('a charge that is not written', () => {
   })
 })
 
+test('error: a channel that a crash of the database has undone is read from the chain again', async () => {
+  await using own = await ownChannels({ terms: { claimEveryMs: 100 } })
+  const config = await own.opened()
+  const { sql } = own.fixture
+  await until(async () => (await own.row(config))?.claimedAtomic === price)
+  sql.run(`DROP TRIGGER channels_kept${isPostgres ? ' ON channels' : ''}`)
+  sql.run('DELETE FROM channels')
+  const voucher = () => own.pay(own.voucher(config, 2n * price, price))
+  expect(await voucher()).toMatchObject({ kind: 'unavailable' })
+  expect(await voucher()).toMatchObject({ kind: 'authorized' })
+})
+
 describe.concurrent('a voucher that allows more than its charge', () => {
   /** A channel whose first voucher of 500,000 above the first price was charged 100. */
   const metered = async (own: OwnChannels) => {
