@@ -6,8 +6,8 @@ import type { Unavailable } from '../settlement/read/refusals'
 /** Why a call is not answered with a success. */
 export type Refusal = Fault | Unavailable
 
-/** Why an operation has not succeeded, and the transaction that it has. */
-type Failure = Fault & { status?: 'pending'; transaction?: Hex | '' }
+/** Why an operation has not succeeded, and the transaction of this call, if it has one. */
+type Failure = Fault & { status?: 'pending'; transaction?: Hex | undefined }
 
 /** `members`: of its JSON, beside those of every success. */
 export type Success = { members: object }
@@ -18,7 +18,7 @@ type Noted = { answer?: string; payment?: string | undefined; isReplay?: boolean
 export type Answered = Unavailable | ((Failure | Success) & { noted?: Noted })
 
 /** The answer about what was sent and is not decided yet. */
-export function pending(what: 'transaction' | 'transfer', transaction: Hex | '') {
+export function pending(what: 'transaction' | 'transfer', transaction: Hex | undefined) {
   const detail = `The ${what} is not confirmed yet; ask again with the same call.`
   return { ...fault('settlement_pending', detail), status: 'pending', transaction } as const
 }

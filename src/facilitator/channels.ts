@@ -290,17 +290,11 @@ function fails({ what }: Plan, detail = `The contract refuses the ${what}.`): Fa
 /** Throws RpcFault. */
 async function planOf(options: SettleOptions, call: ChannelCall): Promise<Plan | Fault> {
   const { asked } = call
-  switch (asked.type) {
-    case 'claim':
-      return planOfClaim(options, call, asked.claim)
-    case 'settle':
-      return planOfSweep(options, call, asked)
-    case 'presented':
-      if (isDepositing(asked)) return planOfDeposit(options, call, asked)
-      return asked.refund ? planOfRefund(options, call, asked.voucher, asked.refund) : otherType
-    case 'other':
-      return otherType
-  }
+  if (asked.type === 'claim') return planOfClaim(options, call, asked.claim)
+  if (asked.type === 'settle') return planOfSweep(options, call, asked)
+  if (asked.type === 'other') return otherType
+  if (isDepositing(asked)) return planOfDeposit(options, call, asked)
+  return asked.refund ? planOfRefund(options, call, asked.voucher, asked.refund) : otherType
 }
 
 function planOfDeposit(

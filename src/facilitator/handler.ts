@@ -1,4 +1,4 @@
-import type { Hex } from 'viem'
+import type { Address, Hex } from 'viem'
 import type { Config } from '../config/Config'
 import { type Budget, readBody } from '../http/body'
 import { clientOf } from '../http/client'
@@ -12,12 +12,10 @@ import * as Facilitation from '../protocol/Facilitation'
 import * as Network from '../protocol/Network'
 import * as Problem from '../protocol/Problem'
 import * as Sponsoring from '../protocol/Sponsoring'
-import type { Settlement } from '../settlement/settlement'
-import type { ApprovalSponsor } from '../settlement/sponsorship'
-import { type Answered, pending, toJson } from './answers'
+import { type Answered, toJson } from './answers'
 import { answerChannelCall } from './channels'
 import * as Policy from './Policy'
-import { type SettleCall, type SettleRuns, settleOnce } from './settle-once'
+import { otherMoney, type SettleOptions, settleOnce } from './settle-once'
 import {
   type ChannelCall,
   type CheckedRequest,
@@ -27,21 +25,17 @@ import {
   verifyRequest,
 } from './verification'
 
-type FacilitatorOptions = {
+type FacilitatorOptions = Pick<
+  SettleOptions,
+  'settlement' | 'sponsor' | 'relayers' | 'now' | 'settling'
+> & {
   config: Config
-  settlement: Settlement
-  /** Sends the approves that payers sign; undefined without a sponsor. */
-  sponsor: ApprovalSponsor | undefined
-  /** Accounts that send settlements. */
-  relayers: readonly `0x${string}`[]
   /** Addresses that must not be paid, besides the relayers. */
-  ownAccounts: readonly `0x${string}`[]
+  ownAccounts: readonly Address[]
   budget: Budget
   rateLimit: RateLimit.RateLimit
-  now: () => number
   log: Log
   requestId: () => string
-  settling: SettleRuns
   /** Counts calls by answer: a result, or the code of a problem. */
   calls: Counter
   /** False while the process stops: nothing new is started. */
@@ -176,10 +170,19 @@ async function answer(facilitating: Facilitating, incoming: Call): Promise<Respo
   const call = idempotencyKey === undefined ? crypto.randomUUID() : `${keyHash} ${idempotencyKey}`
   const subject = await read(facilitating, request, { operation, key, keyHash, call })
   const client = keyHash ?? key
-  const answered = await ('asked' in subject
-    ? answerChannelCall(facilitating, subject)
-    : answerTransfer(facilitating, { subject, idempotencyKey, requestId, client }))
+  const answered: Answered =
+    'asked' in subject
+      ? await answerChannelCall(facilitating, subject)
+      : operation === 'verify'
+        ? ((await verifyRequest(facilitating, subject)) ?? { members: {} })
+        : await settleOnce(facilitating, { subject, idempotencyKey, requestId, client })
   if ('retryAfterSeconds' in answered) throw notReady(answered)
+  const names = namesOf(subject)
+  if (answered === otherMoney) {
+    const { detail } = otherMoney
+    const members = { ...toJson(operation, otherMoney, names), field: 'Idempotency-Key' }
+    throw Problem.of('idempotency-conflict', detail, { members })
+  }
   const { noted = {} } = answered
   const [good, bad] = operation === 'verify' ? ['good', 'bad'] : ['success', 'failed']
   const isFailure = 'code' in answered
@@ -192,7 +195,7 @@ async function answer(facilitating: Facilitating, incoming: Call): Promise<Respo
   }
   const headers = { ...common, ...limit, 'X-Request-Id': requestId }
   const replayed = noted.isReplay && { 'Idempotency-Replayed': 'true' }
-  const json = toJson(operation, answered, namesOf(subject))
+  const json = toJson(operation, answered, names)
   return Response.json(json, { headers: { ...headers, ...replayed } })
 }
 
@@ -228,33 +231,6 @@ function namesOf(subject: CheckedRequest | ChannelCall) {
   }
   const { request } = subject
   return { network: Facilitation.networkNameIn(request, id), payer: request.payer }
-}
-
-async function answerTransfer(facilitating: Facilitating, call: SettleCall): Promise<Answered> {
-  const { subject } = call
-  if (subject.operation === 'verify') {
-    return (await verifyRequest(facilitating, subject)) ?? { members: {} }
-  }
-  const settled = await settleOnce(facilitating, call)
-  switch (settled.kind) {
-    case 'success': {
-      const { payment, isReplay } = settled
-      const { id, transaction, transfer } = payment
-      const members = { transaction, amount: String(transfer.amountAtomic) }
-      return { members, noted: { payment: id, isReplay } }
-    }
-    case 'void':
-      return { members: { amount: '0' }, noted: { answer: 'void', isReplay: settled.isReplay } }
-    case 'pending': {
-      const { id, transaction = '' } = settled.payment ?? {}
-      return { ...pending('transfer', transaction), noted: { answer: 'pending', payment: id } }
-    }
-    case 'conflict':
-      throw conflict(settled.detail, subject)
-    case 'failed':
-    case 'unavailable':
-      return settled
-  }
 }
 
 function count(
@@ -362,13 +338,6 @@ function malformed(
 ): Problem.ProblemError {
   const verdict = toJson(operation, { code, detail }, { network })
   return Problem.of(kind, detail, { members: { ...verdict, reason: code } })
-}
-
-function conflict(detail: string, subject: CheckedRequest): Problem.ProblemError {
-  const members = toJson('settle', { code: 'idempotency_conflict', detail }, namesOf(subject))
-  return Problem.of('idempotency-conflict', detail, {
-    members: { ...members, field: 'Idempotency-Key' },
-  })
 }
 
 /**

@@ -1,4 +1,3 @@
-import type { Hex } from 'viem'
 import type { KeyScope, Payment, Purpose } from '../../db/Payment'
 import { type Claims, claimMoney, scopeKey } from '../paywall/checkout'
 import * as PaymentTerms from '../protocol/PaymentTerms'
@@ -9,7 +8,7 @@ import { type Outcome, RowsRefusedError } from '../settlement/send/Outcome'
 import type { Settlement } from '../settlement/settlement'
 import { withApproval } from '../settlement/sponsorship'
 import { within } from '../settlement/state/wait'
-import type { Refusal } from './answers'
+import { type Answered, pending } from './answers'
 import * as Policy from './Policy'
 import { overShare, type Payees, spendFor } from './payees'
 import {
@@ -61,14 +60,14 @@ type Run = {
 }
 
 /** `answer`: the answer of this one call, which did not reach the settlement. */
-type RunEnd = { outcome: Outcome } | { answer: Settled }
+type RunEnd = { outcome: Outcome } | { answer: Answered }
 
 /**
  * Settles for other resource servers: one authorization gives one success, ever. It shares the
  * claims and the keys of the checkout, but not the checkout itself, because there is no product, no
  * credential of ours and no delivery, and concurrent identical calls get one answer.
  */
-export async function settleOnce(options: SettleOptions, call: SettleCall): Promise<Settled> {
+export async function settleOnce(options: SettleOptions, call: SettleCall): Promise<Answered> {
   const { settling } = options
   settling.calls++
   try {
@@ -78,7 +77,7 @@ export async function settleOnce(options: SettleOptions, call: SettleCall): Prom
   }
 }
 
-async function settle(options: SettleOptions, first: SettleCall): Promise<Settled> {
+async function settle(options: SettleOptions, first: SettleCall): Promise<Answered> {
   const { settlement, settling, now } = options
   const deadline = now() + waitOf(options, first.subject)
   for (let call = first; ; call = await renew(settlement, call)) {
@@ -86,7 +85,7 @@ async function settle(options: SettleOptions, first: SettleCall): Promise<Settle
     const refusal = await refuse(options, call)
     const run = settling.runs.get(moneyKey(subject.transfer))
     // What a call in progress has written as void may not be on the disk yet.
-    if (refusal !== undefined && !(refusal.kind === 'void' && run)) return refusal
+    if (refusal !== undefined && !(refusal === voidBefore && run)) return refusal
     const leftMs = deadline - now()
     if (run === undefined) {
       // Start nothing for a call that has used its time and will be answered with busy.
@@ -119,29 +118,28 @@ async function renew(
 }
 
 /** The refusal of a request, as far as it is known without settlement. */
-async function refuse(options: SettleOptions, call: SettleCall): Promise<Settled | undefined> {
+async function refuse(options: SettleOptions, call: SettleCall): Promise<Answered | undefined> {
   const { subject } = call
   const early = refuseEarly(options, subject)
-  if (early !== undefined) return failed(early)
+  if (early !== undefined) return early
   const late = refuseLate(options, subject)
   if (subject.known ?? subject.authorized) return refuseStored(call, late)
   const above = PaymentTerms.exceeds(subject.request)
   const needed = late ?? above
   if (needed === undefined && subject.isOwnDomain) return undefined
-  if (late !== undefined && subject.isSigned()) return failed(late)
-  const refusal = (await verifyOnChain(options, subject, late)) ?? above
-  return refusal && failed(refusal)
+  if (late !== undefined && subject.isSigned()) return late
+  return (await verifyOnChain(options, subject, late)) ?? above
 }
 
 /** The refusal of money that is stored, unless the call continues its payment. */
-function refuseStored(call: SettleCall, late: Fault | undefined): Settled | undefined {
+function refuseStored(call: SettleCall, late: Fault | undefined): Answered | undefined {
   const { subject } = call
   const { known, authorized } = subject
   const stored = known ?? authorized
   if (stored === undefined) return undefined
   const isOurs = isGenuine(subject, stored)
-  if (!isOurs && !subject.isSigned()) return failed(notSigned(subject))
-  if (late !== undefined) return failed(late)
+  if (!isOurs && !subject.isSigned()) return notSigned(subject)
+  if (late !== undefined) return late
   if (known !== undefined) {
     return isOurs && isSame(subject, known) ? undefined : spent(subject, known)
   }
@@ -149,7 +147,7 @@ function refuseStored(call: SettleCall, late: Fault | undefined): Settled | unde
   const isVoid = authorized?.state === 'void' && isOurs && isSame(subject, authorized)
   const own = authorized?.purpose.idempotencyKey
   const isReplay = isVoid && own !== undefined && own === call.idempotencyKey
-  return isReplay ? { kind: 'void', isReplay } : spent(subject, undefined)
+  return isReplay ? voidBefore : spent(subject, undefined)
 }
 
 /** Takes the money and the caller's own key: both are registered before anything is read. */
@@ -230,17 +228,17 @@ async function findUse(
 }
 
 /** Verifies the ceiling and writes that nothing will ever be charged from it. Sends nothing. */
-async function chargeNothing(options: SettleOptions, call: SettleCall): Promise<Settled> {
+async function chargeNothing(options: SettleOptions, call: SettleCall): Promise<Answered> {
   const { settlement, now } = options
   const { subject } = call
   const refusal = await verifyOnChain(options, subject, undefined)
-  if (refusal !== undefined) return failed(refusal)
+  if (refusal !== undefined) return refusal
   const written = await settlement.authorizations.void(
     atCeiling(subject.transfer),
     purposeOf(call),
     { id: settlement.createId(), receivedAt: now() },
   )
-  if (written.kind === 'void') return { kind: 'void', isReplay: false }
+  if (written.kind === 'void') return voidNow
   return finish(settlement, call, written)
 }
 
@@ -287,7 +285,7 @@ function waitOf({ waitMs }: SettleOptions, { request }: CheckedRequest): number 
 async function findConflict(
   { settlement, settling }: SettleOptions,
   call: SettleCall,
-): Promise<Settled | undefined> {
+): Promise<Answered | undefined> {
   const scope = scopeOf(call)
   if (scope === undefined) return undefined
   const { authorizations, isShared } = settlement
@@ -355,17 +353,6 @@ function purposeOf({ subject, idempotencyKey }: SettleCall): Purpose {
   }
 }
 
-/** The answer to a settlement. `transaction` is empty when this call has none. */
-export type Settled =
-  | { kind: 'success'; payment: Payment; isReplay: boolean }
-  /** Nothing is charged from a ceiling, and nothing ever will be. */
-  | { kind: 'void'; isReplay: boolean }
-  /** Undefined: the gateway that has the named relayer has not sent it yet. */
-  | { kind: 'pending'; payment: Payment | undefined }
-  | ({ kind: 'failed' } & Fault & { transaction: Hex | '' })
-  | { kind: 'conflict'; detail: string }
-  | { kind: 'unavailable'; detail: string; retryAfterSeconds: number }
-
 /** A call of `/settle`. */
 export type SettleCall = {
   subject: CheckedRequest
@@ -381,21 +368,23 @@ async function finish(
   settlement: Settlement,
   call: SettleCall,
   outcome: Outcome,
-): Promise<Settled> {
+): Promise<Answered> {
   switch (outcome.kind) {
     case 'confirmed':
       return handOver(settlement, call, outcome.payment)
     case 'pending':
-      return outcome
+      return unsettled(outcome.payment)
     case 'reverted': {
       const detail = 'The transaction failed; the same authorization may be tried again.'
       const code = revertReason(call, outcome.reason)
-      return failed({ code, detail }, outcome.payment.transaction)
+      return { code, detail, transaction: outcome.payment.transaction }
     }
     case 'refused':
-      return failed(fault(outcome.reason, outcome.detail))
-    case 'dead':
-      return failed(fault(outcome.reason, outcome.detail), outcome.payment?.transaction)
+      return fault(outcome.reason, outcome.detail)
+    case 'dead': {
+      const { reason: code, detail, payment } = outcome
+      return { code, detail, transaction: payment?.transaction }
+    }
     case 'unavailable':
       return (await findEntrusted(settlement, call)) ?? outcome
   }
@@ -405,18 +394,18 @@ async function finish(
 async function findEntrusted(
   settlement: Settlement,
   call: SettleCall,
-): Promise<Settled | undefined> {
+): Promise<Answered | undefined> {
   const { isShared, authorizations } = settlement
   const { subject } = call
   if (!isShared || subject.transfer.upto === undefined) return undefined
   const authorized = await authorizations.find(subject.transfer)
   if (authorized === undefined) return undefined
-  if (isUnderWay(subject, authorized)) return { kind: 'pending', payment: undefined }
+  if (isUnderWay(subject, authorized)) return unsettled(undefined)
   const payment = authorized.state === 'sent' ? await settlement.findById(authorized.id) : undefined
   if (payment === undefined || !isSame(subject, payment)) return undefined
   if (payment.state === 'confirmed') return handOver(settlement, call, payment)
   // Only the gateway with the relayer sends a reverted payment again, at another call.
-  return payment.state === 'broadcast' ? { kind: 'pending', payment } : undefined
+  return payment.state === 'broadcast' ? unsettled(payment) : undefined
 }
 
 /** The reference facilitator has a code of its own for a failed transaction of `upto`. */
@@ -429,44 +418,56 @@ async function handOver(
   settlement: Settlement,
   { subject, idempotencyKey: own }: SettleCall,
   payment: Payment,
-): Promise<Settled> {
+): Promise<Answered> {
   if (!isSame(subject, payment)) return spent(subject, payment)
   if (settlement.needsSecond(payment) && !(await settlement.confirmTwice(payment))) {
-    return { kind: 'pending', payment }
+    return unsettled(payment)
   }
   const isHanded = await settlement.handOver(payment.id)
-  if (isHanded === true) return { kind: 'success', payment, isReplay: false }
+  if (isHanded === true) return settled(payment, false)
   // The payee has the money and no call got a success: the same call gets it later.
-  if (isHanded === undefined) return { kind: 'pending', payment }
+  if (isHanded === undefined) return unsettled(payment)
   const { idempotencyKey } = payment.purpose
   const isOwn = idempotencyKey !== undefined && idempotencyKey === own
   const stored = await settlement.findById(payment.id)
   if (isOwn && stored?.delivery === 'delivered' && stored.state === 'confirmed') {
-    return { kind: 'success', payment: stored, isReplay: true }
+    return settled(stored, true)
   }
   // A reorganisation removed the transaction, so no call may get its success now.
   if (stored?.state === 'broadcast' && stored.delivery === 'none') {
-    return { kind: 'pending', payment: stored }
+    return unsettled(stored)
   }
   return spent(subject, payment)
 }
 
-const otherMoney: Settled = {
-  kind: 'conflict',
-  detail: 'Idempotency-Key was used for another authorization: use another key.',
+function settled(payment: Payment, isReplay: boolean): Answered {
+  const { id, transaction, transfer } = payment
+  const members = { transaction, amount: String(transfer.amountAtomic) }
+  return { members, noted: { payment: id, isReplay } }
 }
+
+/** Undefined: the gateway that has the named relayer has not sent it yet. */
+function unsettled(payment: Payment | undefined): Answered {
+  const noted = { answer: 'pending', payment: payment?.id }
+  return { ...pending('transfer', payment?.transaction), noted }
+}
+
+/** Nothing is charged from a ceiling, and nothing ever will be. */
+const voidNow: Answered = { members: { amount: '0' }, noted: { answer: 'void' } }
+const voidBefore: Answered = { ...voidNow, noted: { answer: 'void', isReplay: true } }
+
+/** A conflict, and no result of the operation. */
+export const otherMoney = fault(
+  'idempotency_conflict',
+  'Idempotency-Key was used for another authorization: use another key.',
+)
 
 /**
  * A refused call sends nothing, so its `transaction` is empty: x402 specification 2, section 5.3.2. The
  * message names the transaction of the call before, for a server that lost its success.
  */
-function spent({ transfer }: CheckedRequest, payment: Payment | undefined): Settled {
+function spent({ transfer }: CheckedRequest, payment: Payment | undefined): Fault {
   const used = usedFault(transfer)
-  if (payment === undefined) return failed(used)
-  const detail = `${used.detail} The first call sent it in ${payment.transaction}.`
-  return failed({ ...used, detail })
-}
-
-function failed(refusal: Refusal, transaction: Hex | '' = ''): Settled {
-  return 'code' in refusal ? { kind: 'failed', ...refusal, transaction } : refusal
+  if (payment === undefined) return used
+  return fault(used.code, `${used.detail} The first call sent it in ${payment.transaction}.`)
 }

@@ -156,6 +156,10 @@ describe('one payload is sent once', () => {
     const { transaction } = pending.json
     await chain.rpc('evm_mine', [])
     expect((await ask('settle', body)).json).toMatchObject({ success: true, transaction })
+    const metrics = await (await fetch(`${shop.url}/metrics`)).text()
+    expect(metrics).toContain('facilitator_calls_total{operation="settle",answer="pending"} 1')
+    const isLogged = (line: string) => line.includes('"answer":"settlement_pending"')
+    expect(shop.logged.filter(isLogged)).toHaveLength(1)
   })
 
   test('error: another deposit with the same nonce is refused, and not sent', async () => {

@@ -78,6 +78,8 @@ describe('limits per client', () => {
     expect(metrics).toContain(`${total}{operation="verify",answer="good"} 4`)
     expect(metrics).toContain(`${total}{operation="verify",answer="rate-limited"} 1`)
     expect(metrics).toContain(`${total}{operation="settle",answer="success"} 1`)
+    const line = shop.logged.find((each) => each.includes('"facilitator-settle"')) ?? '{}'
+    expect(JSON.parse(line)).toMatchObject({ answer: 'success', payment: expect.any(String) })
     // What is settled for other servers is no money of ours.
     expect(metrics).not.toMatch(/^turnpike_paid_usd_total\{/m)
   })
