@@ -63,15 +63,14 @@ export function parseResults(data: unknown, count: number): Result[] | undefined
 }
 
 function decodeResults(body: string, count: number): Result[] | undefined {
-  if (numberAt(body, 0) !== 32 || numberAt(body, 32) !== count) return undefined
+  if (Abi.numberAt(body, 0) !== 32 || Abi.numberAt(body, 32) !== count) return undefined
   const results: Result[] = []
   for (let index = 0; index < count; index++) {
-    const start = 64 + numberAt(body, 64 + index * 32)
-    const success = numberAt(body, start)
-    const at = start + numberAt(body, start + 32)
-    const content = sliceAt(body, at + 32, numberAt(body, at))
+    const start = 64 + Abi.numberAt(body, 64 + index * 32)
+    const success = Abi.numberAt(body, start)
+    const content = Abi.bytesAt(body, start + Abi.numberAt(body, start + 32))
     if (content === undefined || (success !== 0 && success !== 1)) return undefined
-    results.push({ success: success === 1, data: `0x${content}` })
+    results.push({ success: success === 1, data: content })
   }
   return results
 }
@@ -81,32 +80,18 @@ export function parseCalls(to: Address, data: string): Call[] | undefined {
   if (to.toLowerCase() !== multicallAddress.toLowerCase()) return undefined
   if (data.slice(2, 10).toLowerCase() !== selectorAggregate) return undefined
   const body = data.slice(10)
-  const list = numberAt(body, 0)
-  const count = numberAt(body, list)
+  const list = Abi.numberAt(body, 0)
+  const count = Abi.numberAt(body, list)
   if (!(count <= 1024)) return undefined
   const calls: Call[] = []
   for (let index = 0; index < count; index++) {
-    const start = list + 32 + numberAt(body, list + 32 + index * 32)
-    const target = Abi.addressAt(sliceAt(body, start, 32)?.toLowerCase() ?? '')
-    const at = start + numberAt(body, start + 64)
-    const content = sliceAt(body, at + 32, numberAt(body, at))
+    const start = list + 32 + Abi.numberAt(body, list + 32 + index * 32)
+    const target = Abi.addressAt(Abi.sliceAt(body, start, 32)?.toLowerCase() ?? '')
+    const content = Abi.bytesAt(body, start + Abi.numberAt(body, start + 64))
     if (target === undefined || content === undefined) return undefined
-    calls.push({ to: target, data: `0x${content}` })
+    calls.push({ to: target, data: content })
   }
   return calls
-}
-
-// Offsets are bytes. NaN, which no comparison accepts, means that a value is missing.
-
-function numberAt(body: string, offset: number): number {
-  const word = sliceAt(body, offset, 32)
-  const value = word === undefined ? Number.NaN : Number.parseInt(word, 16)
-  return value <= body.length ? value : Number.NaN
-}
-
-function sliceAt(body: string, offset: number, size: number): string | undefined {
-  const content = body.slice(offset * 2, (offset + size) * 2)
-  return content.length === size * 2 && offset >= 0 ? content : undefined
 }
 
 /** Creation code is limited to 48 KiB (EIP-3860). */

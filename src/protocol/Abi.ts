@@ -149,3 +149,23 @@ export function uintAt(data: string, index = 0): bigint | undefined {
   const word = data.slice(index * 64, index * 64 + 64)
   return word.length === 64 ? BigInt(`0x${word}`) : undefined
 }
+
+// What stands at an offset in bytes. NaN, which no comparison accepts, means that a value is missing.
+
+/** A word as a number, below the length of the data. */
+export function numberAt(data: string, offset: number): number {
+  const value = Number(`0x${sliceAt(data, offset, 32)}`)
+  return value <= data.length ? value : Number.NaN
+}
+
+/** Undefined where it extends past the end. */
+export function sliceAt(data: string, offset: number, size: number): string | undefined {
+  const content = data.slice(offset * 2, (offset + size) * 2)
+  return content.length === size * 2 && offset >= 0 ? content : undefined
+}
+
+/** Dynamic bytes with their length in front; undefined when they extend past the end. */
+export function bytesAt(data: string, offset: number): Hex | undefined {
+  const content = sliceAt(data, offset + 32, numberAt(data, offset))
+  return content === undefined ? undefined : `0x${content}`
+}

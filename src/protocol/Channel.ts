@@ -114,16 +114,10 @@ const ids = new Map<string, Hex>()
 const idsMax = 16_384
 
 /** The seven words of a config. */
-function wordsOf(config: Config): string {
-  return (
-    Abi.address(config.payer) +
-    Abi.address(config.payerAuthorizer) +
-    Abi.address(config.receiver) +
-    Abi.address(config.receiverAuthorizer) +
-    Abi.address(config.token) +
-    Abi.uint(config.withdrawDelay) +
-    config.salt.slice(2)
-  )
+function wordsOf({ withdrawDelay, salt, ...config }: Config): string {
+  const { payer, payerAuthorizer, receiver, receiverAuthorizer, token } = config
+  const addresses = Abi.encode(payer, payerAuthorizer, receiver, receiverAuthorizer, token)
+  return addresses + Abi.encode(withdrawDelay, salt)
 }
 
 /** Id of a channel: the EIP-712 hash of its config, lower case. */

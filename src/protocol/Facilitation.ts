@@ -4,7 +4,7 @@ import * as Json from './Json'
 import { isCaip2, ofV1Name, v1NameOf } from './Network'
 import { type Fault, isFault } from './Problem'
 import type { Transfer } from './Transfer'
-import type * as X402 from './X402'
+import * as X402 from './X402'
 import * as X402V1 from './X402V1'
 
 /**
@@ -250,17 +250,8 @@ export function transferOf(
   chainId: number,
   operation: Operation,
 ): Transfer {
-  const { asset, spender: _, facilitator, ...signed } = parsed.signed
-  const { scheme } = requirements
-  const ceilingAtomic = signed.amountAtomic
-  const upto = scheme === 'upto' && facilitator !== undefined && { ceilingAtomic, facilitator }
-  return {
-    method: parsed.method,
-    network: `eip155:${chainId}`,
-    chainId,
-    asset: asset ?? requirements.asset,
-    ...signed,
-    ...(upto && { upto }),
-    ...(upto && operation === 'settle' && { amountAtomic: requirements.amountAtomic }),
-  }
+  const { scheme, asset, amountAtomic } = requirements
+  const network = { id: `eip155:${chainId}`, chainId } as const
+  const transfer = X402.transferOf({ scheme, ...parsed }, network, parsed.signed.asset ?? asset)
+  return transfer.upto && operation === 'settle' ? { ...transfer, amountAtomic } : transfer
 }

@@ -1,10 +1,9 @@
 import type { Address } from 'viem'
 import * as Explanation from './Explanation'
 import type { FacilitatorRequest, Operation } from './Facilitation'
-import * as Permit from './Permit'
 import type { Fault } from './Problem'
 import { checkWindow } from './Transfer'
-import * as Upto from './Upto'
+import { spenderOf } from './X402'
 
 /**
  * Whether a payment that a facilitator received has the terms that its resource server requires:
@@ -93,7 +92,7 @@ function checkPermit(request: FacilitatorRequest, options: CheckOptions): Fault 
   const { scheme, payTo, amountAtomic, asset } = request.requirements
   const { operation, isKnown } = options
   const isUpto = scheme === 'upto'
-  const spender = isUpto ? Upto.proxyAddress : Permit.proxyAddress
+  const spender = spenderOf(isUpto)
   if (signed.spender !== spender) {
     return { code: 'invalid_permit2_spender', detail: `The spender must be ${spender}.` }
   }

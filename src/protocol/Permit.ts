@@ -20,10 +20,7 @@ const eip2612Tuple = '(uint256,uint256,bytes32,bytes32,uint8)'
 const eip2612Words = 5
 
 const tokenType = 'TokenPermissions(address token,uint256 amount)'
-const witnessType = 'Witness(address to,uint256 validAfter)'
 const tokenTypeHash = Abi.hashOf(tokenType)
-const witnessTypeHash = Abi.hashOf(witnessType)
-const permitTypeHash = typeHash(witnessType)
 
 /**
  * The fields of a transfer for the signed struct and the call. Addresses are EIP-55 checksummed.
@@ -56,29 +53,16 @@ export type Signed = {
   upto?: { ceilingAtomic: bigint; facilitator: Address }
 }
 
-/** Type hash of a Permit2 transfer with a witness. */
-export function typeHash(witnessType: string): string {
-  return Abi.hashOf(
-    'PermitWitnessTransferFrom(TokenPermissions permitted,address spender,uint256 nonce,' +
-      `uint256 deadline,Witness witness)${tokenType}${witnessType}`,
-  )
-}
-
 /** EIP-712 domain separator of Permit2 on a chain, 64 hex digits. */
 export function domainSeparator(chainId: number): string {
   return Abi.domainSeparator(chainId, permit2Address, { name: 'Permit2' })
 }
 
-/** EIP-712 digest that the payer signs. */
-export function digest(transfer: Omit<Signed, 'signature'>): Uint8Array {
-  const witness = Abi.hash(
-    witnessTypeHash + Abi.address(transfer.payee) + Abi.uint(transfer.validAfter),
-  )
-  return digestOf({ ...transfer, spender: proxyAddress, typeHash: permitTypeHash, witness })
-}
+/** The fields that the payer signs of every transfer. */
+type Permitting = Pick<Signed, 'chainId' | 'asset' | 'amountAtomic' | 'nonce' | 'validBefore'>
 
-/** The fields of a Permit2 transfer with a witness: its type, and the hash of the witness. */
-type Permitted = Pick<Signed, 'chainId' | 'asset' | 'amountAtomic' | 'nonce' | 'validBefore'> & {
+/** With the type of a witness, and its hash. */
+type Permitted = Permitting & {
   spender: Address
   typeHash: string
   witness: string
@@ -86,26 +70,28 @@ type Permitted = Pick<Signed, 'chainId' | 'asset' | 'amountAtomic' | 'nonce' | '
 
 /** EIP-712 digest of a Permit2 transfer with any witness. */
 export function digestOf(permitted: Permitted): Uint8Array {
-  const token = Abi.hash(
-    tokenTypeHash + Abi.address(permitted.asset) + Abi.uint(permitted.amountAtomic),
-  )
-  const permit =
-    permitted.typeHash +
-    token +
-    Abi.address(permitted.spender) +
-    permitted.nonce.slice(2) +
-    Abi.uint(permitted.validBefore) +
-    permitted.witness
-  return Abi.typedDigest(domainSeparator(permitted.chainId), permit)
+  const { chainId, asset, amountAtomic, nonce, validBefore, spender } = permitted
+  const token = Abi.hash(tokenTypeHash + Abi.encode(asset, amountAtomic))
+  const terms = Abi.encode(spender, nonce, validBefore)
+  const permit = permitted.typeHash + token + terms + permitted.witness
+  return Abi.typedDigest(domainSeparator(chainId), permit)
 }
 
-const proxy = createProxy(proxyAddress, 'address,(address,uint256)', [
-  ...(['asset', 'amountAtomic', 'nonce', 'validBefore'] as const),
-  ...(['payer', 'payee', 'validAfter'] as const),
-])
+const proxy = createProxy(proxyAddress, {
+  types: 'address,(address,uint256)',
+  members: [
+    ...(['asset', 'amountAtomic', 'nonce', 'validBefore'] as const),
+    ...(['payer', 'payee', 'validAfter'] as const),
+  ],
+  witnessType: 'Witness(address to,uint256 validAfter)',
+  witness: ['payee', 'validAfter'],
+})
 
-/** Decodes `settle` and `settleWithPermit` of the proxy; undefined for other calls. */
-export const { parseCall } = proxy
+/**
+ * Decodes `settle` and `settleWithPermit` of the proxy; undefined for other calls. The EIP-712 digest is what
+ * the payer signs.
+ */
+export const { digest, parseCall } = proxy
 
 /** The settling call: `settle` of the proxy, or `settleWithPermit` with an EIP-2612 permit. */
 export function call(transfer: Signed): { to: Address; data: Hex } {
@@ -113,18 +99,38 @@ export function call(transfer: Signed): { to: Address; data: Hex } {
 }
 
 /**
- * The calls of a proxy. `types` are those of its parameters between the permit and the signature.
- * `members` are in the order of the words of a call; the asset is the first.
+ * The calls of a proxy, and what its payers sign. `types` are those of its parameters between the permit and
+ * the signature. `members` are in the order of the words of a call; the asset is the first. `witness` are
+ * those of `witnessType`, in its order.
  */
-export function createProxy<Member extends string>(
+export function createProxy<Member extends string, Bound extends string>(
   address: Address,
-  types: string,
-  members: readonly Member[],
+  {
+    types,
+    members,
+    witnessType,
+    witness,
+  }: {
+    types: string
+    members: readonly Member[]
+    witnessType: string
+    witness: readonly Bound[]
+  },
 ) {
   const parameters = `${permitTuple},${types},bytes)`
   const settle = Abi.selector(`settle(${parameters}`)
   const settleWithPermit = Abi.selector(`settleWithPermit(${eip2612Tuple},${parameters}`)
+  const witnessTypeHash = Abi.hashOf(witnessType)
+  const typeHash = Abi.hashOf(
+    'PermitWitnessTransferFrom(TokenPermissions permitted,address spender,uint256 nonce,' +
+      `uint256 deadline,Witness witness)${tokenType}${witnessType}`,
+  )
   return {
+    digest(transfer: Permitting & Readonly<Record<Bound, Abi.Argument>>): Uint8Array {
+      const bound = Abi.encode(...witness.map((member) => transfer[member]))
+      const terms = { spender: address, typeHash, witness: Abi.hash(witnessTypeHash + bound) }
+      return digestOf({ ...transfer, ...terms })
+    },
     call({ permit2612, signature }: Signed, values: Readonly<Record<Member, Abi.Argument>>) {
       const words = members.map((member) => values[member])
       const permit = permit2612 ? [wordsOfPermit2612(permit2612)] : []

@@ -22,14 +22,10 @@ const receive = Abi.method<[words: Hex]>(
   `receiveWithAuthorization(${parameters},uint8,bytes32,bytes32)`,
 )
 
-const transferType = Abi.hashOf(
-  'TransferWithAuthorization(address from,address to,uint256 value,' +
-    'uint256 validAfter,uint256 validBefore,bytes32 nonce)',
-)
-const receiveType = Abi.hashOf(
-  'ReceiveWithAuthorization(address from,address to,uint256 value,' +
-    'uint256 validAfter,uint256 validBefore,bytes32 nonce)',
-)
+const signed =
+  '(address from,address to,uint256 value,uint256 validAfter,uint256 validBefore,bytes32 nonce)'
+const transferType = Abi.hashOf(`TransferWithAuthorization${signed}`)
+const receiveType = Abi.hashOf(`ReceiveWithAuthorization${signed}`)
 
 /**
  * A signed stablecoin transfer from payer to payee, of either protocol: EIP-3009
@@ -187,25 +183,11 @@ export function wrapperIn(signature: Hex): Wrapper | undefined {
   if (!digits.endsWith(wrapperMagic)) return undefined
   const body = digits.slice(0, -wrapperMagic.length)
   const factory = Abi.addressAt(body, 0)
-  const data = bytesAt(body, Abi.wordAt(body, 1))
-  const inner = bytesAt(body, Abi.wordAt(body, 2))
+  const data = Abi.bytesAt(body, Abi.numberAt(body, 32))
+  const inner = Abi.bytesAt(body, Abi.numberAt(body, 64))
   if (factory === undefined || factory === zero) return undefined
   if (data === undefined || inner === undefined || inner === '0x') return undefined
   return { factory, data, signature: inner }
-}
-
-/** Dynamic bytes at an offset word; undefined when they extend past the end. */
-function bytesAt(body: string, offset: string | undefined): Hex | undefined {
-  const start = smallOf(offset, body) * 2
-  const size = smallOf(body.slice(start, start + 64), body) * 2
-  const content = body.slice(start + 64, start + 64 + size)
-  return content.length === size ? `0x${content}` : undefined
-}
-
-/** A word as a number below the length of the text; else NaN, which yields an empty slice. */
-function smallOf(word: string | undefined, body: string): number {
-  const value = word?.length === 64 ? Number(`0x${word}`) : Number.NaN
-  return value < body.length ? value : Number.NaN
 }
 
 /** Longest time that a signature for us may stay valid from now: specification 8 and a margin. */

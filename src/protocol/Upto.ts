@@ -1,5 +1,4 @@
 import type { Address, Hex } from 'viem'
-import * as Abi from './Abi'
 import * as Permit from './Permit'
 
 /**
@@ -11,33 +10,23 @@ import * as Permit from './Permit'
 /** Canonical x402UptoPermit2Proxy, the same on every chain; the signed `spender`. */
 export const proxyAddress: Address = '0x4020A4f3b7b90ccA423B9fabCc0CE57C6C240002'
 
-const witnessType = 'Witness(address to,address facilitator,uint256 validAfter)'
-const witnessTypeHash = Abi.hashOf(witnessType)
-const permitTypeHash = Permit.typeHash(witnessType)
-
 /** What the payer signs beside a transfer: the most that may be settled, and who may settle it. */
 type Terms = NonNullable<Permit.Signed['upto']>
 
+const proxy = Permit.createProxy(proxyAddress, {
+  types: 'uint256,address,(address,address,uint256)',
+  members: [
+    ...(['asset', 'ceilingAtomic', 'nonce', 'validBefore'] as const),
+    ...(['amountAtomic', 'payer', 'payee', 'facilitator', 'validAfter'] as const),
+  ],
+  witnessType: 'Witness(address to,address facilitator,uint256 validAfter)',
+  witness: ['payee', 'facilitator', 'validAfter'],
+})
+
 /** EIP-712 digest that the payer signs; it has the ceiling and not the charge. */
 export function digest(transfer: Omit<Permit.Signed, 'signature'>, terms: Terms): Uint8Array {
-  const witness =
-    witnessTypeHash +
-    Abi.address(transfer.payee) +
-    Abi.address(terms.facilitator) +
-    Abi.uint(transfer.validAfter)
-  return Permit.digestOf({
-    ...transfer,
-    amountAtomic: terms.ceilingAtomic,
-    spender: proxyAddress,
-    typeHash: permitTypeHash,
-    witness: Abi.hash(witness),
-  })
+  return proxy.digest({ ...transfer, ...terms, amountAtomic: terms.ceilingAtomic })
 }
-
-const proxy = Permit.createProxy(proxyAddress, 'uint256,address,(address,address,uint256)', [
-  ...(['asset', 'ceilingAtomic', 'nonce', 'validBefore'] as const),
-  ...(['amountAtomic', 'payer', 'payee', 'facilitator', 'validAfter'] as const),
-])
 
 /** Decodes `settle` and `settleWithPermit` of the proxy; undefined for other calls. */
 export const { parseCall } = proxy

@@ -72,12 +72,10 @@ export type PaymentRequired = {
 
 /** The offer as an `accepts` entry for one of its asset's transfer methods. */
 function requirements(offer: Offer, method: TransferMethod): Requirements {
-  const { name, version } = offer.network.asset.eip712
   return entry('exact', offer, {
     assetTransferMethod: method,
     ...(method === 'permit2' ? { spender: Permit.proxyAddress } : {}),
-    name,
-    version,
+    ...offer.network.asset.eip712,
     // Settle first, then serve. Without it clients prefer any other entry and expect /verify.
     paymentFlow: 'upfront',
   })
@@ -85,17 +83,16 @@ function requirements(offer: Offer, method: TransferMethod): Requirements {
 
 /** The offer as an `accepts` entry of the scheme `upto`; its amount is a ceiling. */
 function uptoRequirements(offer: Offer, facilitatorAddress: Address): Requirements {
-  const { name, version } = offer.network.asset.eip712
   // Without a payment flow: `upto` has only one, which settles after the answer.
-  return entry('upto', offer, { assetTransferMethod: 'permit2', name, version, facilitatorAddress })
+  const { eip712 } = offer.network.asset
+  return entry('upto', offer, { assetTransferMethod: 'permit2', ...eip712, facilitatorAddress })
 }
 
 /** The offer as an `accepts` entry for payment channels. */
 function channelRequirements(offer: Offer, terms: ChannelTerms): Requirements {
   const { receiverAuthorizer, withdrawDelay, minDepositAtomic, method } = terms
-  const { name, version } = offer.network.asset.eip712
   return entry(Channel.scheme, offer, {
-    ...{ receiverAuthorizer, withdrawDelay, name, version },
+    ...{ receiverAuthorizer, withdrawDelay, ...offer.network.asset.eip712 },
     ...{ assetTransferMethod: method, minDeposit: minDepositAtomic.toString() },
   })
 }
@@ -311,8 +308,9 @@ function schemeOf(
   return isUpto ? 'upto' : 'exact'
 }
 
-function spenderOf(hasFacilitator: boolean): Address {
-  return hasFacilitator ? Upto.proxyAddress : Permit.proxyAddress
+/** The proxy that may spend: that of `upto` where the payer names a facilitator. */
+export function spenderOf(isUpto: boolean): Address {
+  return isUpto ? Upto.proxyAddress : Permit.proxyAddress
 }
 
 /** Specification 2.3 shows fewer members than stock clients send: the signature counts. */
@@ -378,13 +376,10 @@ export function matchOffer(
       isUpto && facilitator !== undefined
         ? uptoRequirements(offer, facilitator)
         : requirements(offer, method)
-    candidates = candidates.filter((offer) => {
-      const terms = termsOf(offer)
-      return equals(accepted, terms) || (isUpto && equals(accepted, brief(terms)))
-    })
+    candidates = candidates.filter((offer) => isCopy(accepted, termsOf(offer)))
     if (candidates.length === 0) return otherRequirements
   }
-  const spender = isUpto ? Upto.proxyAddress : Permit.proxyAddress
+  const spender = spenderOf(isUpto)
   if (method === 'permit2' && signed.spender !== spender) {
     return fault('invalid_permit2_spender', `spender must be ${spender}.`)
   }
@@ -398,7 +393,11 @@ export function matchOffer(
   }
   candidates = candidates.filter((offer) => offer.amountAtomic === signed.amountAtomic)
   if (candidates.length === 0) {
-    return amountMismatch(method, signed.amountAtomic, named?.amountAtomic ?? 0n)
+    const code =
+      method === 'permit2'
+        ? 'permit2_amount_mismatch'
+        : 'invalid_exact_evm_payload_authorization_value_mismatch'
+    return fault(code, Explanation.otherAmount(signed.amountAtomic, named?.amountAtomic ?? 0n))
   }
   if (method === 'permit2') {
     candidates = candidates.filter((offer) => offer.network.asset.address === signed.asset)
@@ -408,7 +407,12 @@ export function matchOffer(
       return fault('permit2_token_mismatch', detail)
     }
   }
-  return candidates.map((offer) => ({ offer, transfer: transferOf(parsed, offer) }))
+  return candidates.map((offer) => matchOf(parsed, offer))
+}
+
+function matchOf(parsed: Parsed, offer: Offer): Match {
+  const { network } = offer
+  return { offer, transfer: transferOf(parsed, network, network.asset.address) }
 }
 
 /** The checks of a voucher that need neither its channel nor its signature. */
@@ -426,8 +430,7 @@ function matchChannel(
   for (const offer of offers) {
     const terms = channelOf(offer)
     if (terms === undefined) continue
-    const entry = channelRequirements(offer, terms)
-    if (!equals(uncorrected, entry) && !equals(uncorrected, brief(entry))) continue
+    if (!isCopy(uncorrected, channelRequirements(offer, terms))) continue
     const { chainId, asset } = offer.network
     const expected = { ...terms, chainId, payTo: offer.payTo, asset: asset.address }
     return (
@@ -435,7 +438,7 @@ function matchChannel(
       ChannelPayload.checkAuthorizer(voucher) ??
       checkBase(voucher, offer.amountAtomic) ??
       ChannelPayload.checkMethod(voucher, terms.method) ??
-      depositFault ?? [{ offer, transfer: transferOf(parsed, offer) }]
+      depositFault ?? [matchOf(parsed, offer)]
     )
   }
   const isOffered = offers.some((offer) => channelOf(offer) !== undefined)
@@ -456,14 +459,6 @@ function withoutState(accepted: Json.JsonObject): Json.JsonObject {
   if (!Json.isObject(extra)) return accepted
   const { channelState: _, voucherState: __, ...terms } = extra
   return { ...accepted, extra: terms }
-}
-
-function amountMismatch(method: TransferMethod, signed: bigint, expected: bigint): Fault {
-  const code =
-    method === 'permit2'
-      ? 'permit2_amount_mismatch'
-      : 'invalid_exact_evm_payload_authorization_value_mismatch'
-  return fault(code, Explanation.otherAmount(signed, expected))
 }
 
 const otherRequirements = fault(
@@ -488,6 +483,11 @@ function checkAccepted(
     )
   }
   return undefined
+}
+
+/** Whether `accepted` is an entry of ours, also in its shorter form. */
+function isCopy(accepted: Json.JsonObject, ours: Requirements): boolean {
+  return equals(accepted, ours) || equals(accepted, brief(ours))
 }
 
 /**
@@ -519,17 +519,17 @@ function sameMembers(theirs: Json.JsonObject, ours: Requirements['extra']): bool
   )
 }
 
-function transferOf(parsed: Parsed, offer: Offer): Transfer {
-  const { asset: _, spender: __, facilitator, ...signed } = parsed.signed
-  const { id, chainId, asset } = offer.network
-  const voucher = parsed.channel?.voucher
-  const isUpto = parsed.scheme === 'upto' && facilitator !== undefined
+/** What a payload pays on a network, with the ceiling as its amount where the scheme is `upto`. */
+export function transferOf(
+  { scheme, method, signed, channel }: Pick<Parsed, 'scheme' | 'method' | 'signed' | 'channel'>,
+  { id, chainId }: Pick<Network, 'id' | 'chainId'>,
+  asset: Address,
+): Transfer {
+  const { asset: _, spender: __, facilitator, ...fields } = signed
+  const voucher = channel?.voucher
+  const isUpto = scheme === 'upto' && facilitator !== undefined
   return {
-    method: parsed.method,
-    network: id,
-    chainId,
-    asset: asset.address,
-    ...signed,
+    ...{ method, network: id, chainId, asset, ...fields },
     ...(isUpto ? { upto: { ceilingAtomic: signed.amountAtomic, facilitator } } : {}),
     ...(voucher && { voucher }),
     // Its offer is found by the amount.
