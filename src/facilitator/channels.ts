@@ -250,12 +250,18 @@ async function send(
   const isLimited = !policy.takesUpto || Policy.isUnlisted(policy, payee)
   const terms = { kind: 'channel', product: 'facilitator', network, relayer: undefined } as const
   const job = { id: next.id, ...terms, ...prepared, valueWei: 0n }
-  return spendFor(
-    settling.payees,
-    { network, payee, isLimited, known: undefined },
-    () => settlement.run(job, { waitMs }),
-    (end) => (end === undefined || end.kind === 'unavailable' ? undefined : prepared.gasLimit),
-  )
+  const { gasLimit: gas } = prepared
+  const { promise, resolve, reject } = Promise.withResolvers<JobEnd>()
+  const work = async () => {
+    const end = await settlement.run(job, { waitMs })
+    resolve(end)
+    // It counts as under way until its cost is known, however short the wait of its caller is.
+    return end.kind === 'pending' ? settlement.join(job.id, options.waitMs) : end
+  }
+  spendFor(settling.payees, { network, payee, isLimited, known: undefined, gas }, work, (end) =>
+    end === undefined || end.kind === 'unavailable' ? undefined : gas,
+  ).then(resolve, reject)
+  return promise
 }
 
 /** The least amount pays for so much gas, which a payment of a wallet with code may need. */

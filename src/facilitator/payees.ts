@@ -21,10 +21,16 @@ type PayeesOptions = {
   now: () => number
 }
 
-/** Gas that counts for a settlement in progress: the highest limit of a payer without code. */
+/** Gas that counts for a payment in progress: the highest limit of a payer without code. */
 const openGas = 300_000n
 
-type PayeePayment = { network: Network.Id; payee: Address; known: string | undefined }
+type PayeePayment = {
+  network: Network.Id
+  payee: Address
+  known: string | undefined
+  /** Gas limit of a job. */
+  gas?: bigint
+}
 
 type Use = string | bigint | 'unsent' | undefined
 
@@ -42,7 +48,8 @@ type Part = { total: number; byPayee: Map<Address, number> }
 export function createPayees({ ledger, networks, priceOf, now }: PayeesOptions) {
   const { gas, payments } = ledger
   const budgets = new Map(networks.map(({ id, gasPerDayWei }) => [id, gasPerDayWei.facilitator]))
-  const underWay = new Map<string, number>()
+  /** Gas limits. */
+  const underWay = new Map<string, bigint>()
   const days = createDays(payments, now)
   return {
     /** Reads the day's gas, unless it is known. Call it before `isSpent`. */
@@ -50,13 +57,13 @@ export function createPayees({ ledger, networks, priceOf, now }: PayeesOptions) 
     /** Whether the share of one payee is spent, from memory: a payment can be counted in the same turn. */
     isSpent(network: Network.Id, payee: Address): boolean {
       const part = days.today()?.networks.get(network)
-      const open = BigInt(underWay.get(`${network} ${payee}`) ?? 0)
+      const open = underWay.get(`${network} ${payee}`) ?? 0n
       // A payment of yesterday that is requested again has no gas in today's parts.
       const own = BigInt(part?.byPayee.get(payee) ?? 0)
       if (own + open === 0n) return false
       const total = BigInt(part?.total || 1)
       const spentWei = gas.spentOn(network, 'facilitator', now()) * own
-      const openWei = open * openGas * priceOf(network)
+      const openWei = open * priceOf(network)
       const budgetWei = budgets.get(network) ?? 0n
       return (spentWei + openWei * total) * parts >= budgetWei * total
     },
@@ -64,9 +71,9 @@ export function createPayees({ ledger, networks, priceOf, now }: PayeesOptions) 
      * Counts a payment that is about to be sent. `known`: the id of one that is sent again. Write nothing
      * of it before `ready`.
      */
-    begin({ network, payee, known }: PayeePayment) {
+    begin({ network, payee, known, gas = openGas }: PayeePayment) {
       const key = `${network} ${payee}`
-      underWay.set(key, (underWay.get(key) ?? 0) + 1)
+      underWay.set(key, (underWay.get(key) ?? 0n) + gas)
       let filled: Day | undefined
       let before = 0
       const prepare = async () => {
@@ -90,8 +97,8 @@ export function createPayees({ ledger, networks, priceOf, now }: PayeesOptions) 
             if (filled) days.forget(filled)
           }
           // Without an await in between, so that it always counts as under way or as spent.
-          const left = (underWay.get(key) ?? 0) - 1
-          if (left > 0) underWay.set(key, left)
+          const left = (underWay.get(key) ?? 0n) - gas
+          if (left > 0n) underWay.set(key, left)
           else underWay.delete(key)
           if (filled) add(filled, network, payee, more)
         },

@@ -423,3 +423,43 @@ test('/supported names channels only where the chain has their contracts', async
   expect(await settle({ kind: 'deposit' })).toMatchObject({ errorReason: 'unsupported_scheme' })
   await chain?.rpc('anvil_setCode', [Channel.settlementAddress, code])
 })
+
+test('attack: claims under way without a key count with all of their gas', async () => {
+  // The spent gas of other tests would hide that of a claim.
+  const own = await startShop({ adjust: (config) => withFacilitator(config, {}) })
+  try {
+    const chain = own.chains[base]
+    if (chain === undefined) throw new Error('no chain')
+    // Accepts each signature after it has used six million gas.
+    const receiverAuthorizer = account(4).address
+    const code = '0x5a5b805a9003625b8d8011600157631626ba7e60e01b5f5260205ff3'
+    await chain.rpc('anvil_setCode', [receiverAuthorizer, code])
+    const send = (body: ChannelBody) => post(`${own.url}/settle`, body)
+    const makeOf = (spec: Partial<ChannelSpec>) =>
+      makeChannelBody(networkIn(own, base), {
+        ...{ kind: 'claim', config: { receiverAuthorizer }, ...spec },
+      })
+    await send(await makeOf({ kind: 'deposit' }))
+    const [spent] = own.rows("SELECT wei FROM gas_spent WHERE product = 'facilitator'")
+    const networks = own.config.networks.map((each) => ({
+      ...each,
+      gasPerDayWei: { ...each.gasPerDayWei, facilitator: BigInt(String(spent?.wei)) * 150n },
+    }))
+    await own.restart({ ...withFacilitator(own.config, {}), networks })
+    const claim = async (charged: bigint) => {
+      const body = await makeOf({ charged })
+      const { claims } = body.paymentPayload.payload as { claims: object[] }
+      body.paymentPayload.payload.claims = new Array(60).fill(claims[0])
+      body.paymentRequirements.maxTimeoutSeconds = 1
+      return send(body)
+    }
+    await setAutomine(chain, false)
+    const first = await claim(50n)
+    const second = await claim(100n)
+    await setAutomine(chain, true)
+    expect(first.json).toMatchObject({ status: 'pending' })
+    expect([second.status, second.json.success]).toEqual([503, undefined])
+  } finally {
+    await own.stop()
+  }
+})
