@@ -22,6 +22,7 @@ import { createMetrics, type Meter, silent } from './state/metrics'
 import { keeps } from './state/ownership'
 import { createPayers } from './state/payers'
 import {
+  about,
   type ChainState,
   type Context,
   createObserved,
@@ -82,8 +83,10 @@ export async function createContext(
 ): Promise<Context> {
   const { ledger, now, log } = options
   if (options.relayerKeys.length === 0) throw new Error('settlement needs a relayer key')
-  const fault = (error: unknown) => log('settlement-fault', { error })
-  const events = { payments: createEvents(fault), jobs: createEvents(fault) }
+  const events = {
+    payments: createEvents((error, id) => log('settlement-fault', { ...about({ id }), error })),
+    jobs: createEvents((error) => log('settlement-fault', { error })),
+  }
   ledger.onChange({
     payment: events.payments.emit,
     job: events.jobs.emit,

@@ -116,7 +116,7 @@ export type Events = ReturnType<typeof createEvents>
 type Listener = (id: string) => unknown
 
 /** Notifications by id. `fault` gets what a listener throws or rejects with. */
-export function createEvents(fault: (error: unknown) => void) {
+export function createEvents(fault: (error: unknown, id: string) => void) {
   const listeners: Listener[] = []
   const waits = new Map<string, Set<(isChanged: boolean) => void>>()
 
@@ -128,14 +128,8 @@ export function createEvents(fault: (error: unknown) => void) {
 
   const notify = (id: string) => {
     settle(id, true)
-    for (const listener of listeners) {
-      try {
-        const done = listener(id)
-        if (done instanceof Promise) done.catch(fault)
-      } catch (error) {
-        fault(error)
-      }
-    }
+    for (const listener of listeners)
+      Promise.try(listener, id).catch((error: unknown) => fault(error, id))
   }
 
   return {

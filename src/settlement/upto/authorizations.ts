@@ -23,8 +23,7 @@ import { limitsOf } from './ceilings'
 import {
   type ChargeOptions,
   type Forwarded,
-  followEnds,
-  followOthers,
+  followPayments,
   isRelayerOfAnother,
   settleCharge,
   writeCharge,
@@ -41,8 +40,7 @@ export type Authorizations = ReturnType<typeof createUptoAuthorizations>
 
 export function createUptoAuthorizations(context: Context) {
   const { find, findById, findByIdempotencyKey, findVoid } = context.ledger.authorizations
-  followEnds(context)
-  followOthers(context)
+  followPayments(context)
   return {
     find,
     findById,

@@ -224,13 +224,19 @@ function isDoubtful(outcome: Outcome, { transfer, purpose, failedAt }: Authoriza
 
 /**
  * Ends the ceilings of charges that are decided after their attempt: of those the payment reports the
- * end, and with one process no sweep looks at them again.
+ * end, and with one process no sweep looks at them again. Settles what other processes meter for our
+ * relayers, as soon as that is known.
  */
-export function followEnds(context: Context): void {
-  const { events, ceilings, progress, log } = context
-  events.payments.on((id) => {
-    if (!ceilings.has(id) || progress.charging.has(id)) return
-    end(context, id).catch((error: unknown) => log('settlement-fault', { ...about({ id }), error }))
+export function followPayments(context: Context): void {
+  const { ledger, events, ceilings, progress } = context
+  events.payments.on(async (id) => {
+    if (progress.charging.has(id)) return
+    if (ceilings.has(id)) return end(context, id)
+    // A payment that settles here is not a charge that another process has metered.
+    if (!ledger.lanes.isShared || progress.running.has(id)) return
+    const charged = await ledger.authorizations.findById(id)
+    if (charged?.state !== 'metered' || charged.failedAt !== undefined) return
+    if (!isRelayerOfAnother(context, charged.transfer)) await settleInTurn(context, [charged])
   })
 }
 
@@ -279,8 +285,8 @@ export async function resumeCharges(
   const isOver = createOver(context)
   await endOthers(context)
   await context.credit.refresh()
-  /** Charges that have failed, the oldest last, by payer. */
-  const failing = new Map<string, Authorization[]>()
+  /** Charges that have failed, the oldest last. */
+  const failing: Authorization[] = []
   const open = await ledger.authorizations.open()
   for (const authorization of open) {
     const { id, state, transfer, failedAt } = authorization
@@ -308,49 +314,30 @@ export async function resumeCharges(
       releaseCeiling(context, id)
       metrics.charged(transfer.network, 'lost')
       log('charge-lost', about({ id }))
-    } else if (isOurs && failedAt !== undefined) {
-      const key = `${transfer.network} ${transfer.asset} ${transfer.payer}`
-      failing.set(key, [...(failing.get(key) ?? []), authorization])
-    } else if (isOurs) settleSoon(context, authorization)
+    } else if (isOurs && failedAt !== undefined) failing.push(authorization)
+    else if (isOurs) void settleInTurn(context, [authorization])
   }
-  for (const charges of failing.values()) {
-    const fault = (error: unknown) => log('settlement-fault', { error })
-    settleInTurn(context, charges.toReversed()).catch(fault)
-  }
+  const payerOf = ({ transfer: { network, asset, payer } }: Authorization) =>
+    `${network} ${asset} ${payer}`
+  for (const charges of Map.groupBy(failing.toReversed(), payerOf).values())
+    void settleInTurn(context, charges)
   return open
-}
-
-/** Starts a settlement. When the database cannot be read, the next look at open charges starts it again. */
-function settleSoon(context: Context, authorization: Authorization): void {
-  const fault = (error: unknown) =>
-    context.log('settlement-fault', { ...about({ id: authorization.id }), error })
-  settleCharge(context, authorization, { waitMs: 0 }).catch(fault)
-}
-
-/** Settles what other processes meter for our relayers, as soon as that is known. */
-export function followOthers(context: Context): void {
-  const { ledger, events, ceilings, progress, log } = context
-  if (!ledger.lanes.isShared) return
-  const look = async (id: string) => {
-    const charged = await ledger.authorizations.findById(id)
-    if (charged?.state !== 'metered' || charged.failedAt !== undefined) return
-    if (!isRelayerOfAnother(context, charged.transfer)) settleSoon(context, charged)
-  }
-  events.payments.on((id) => {
-    // A payment that settles here is not a charge that another process has metered.
-    if (ceilings.has(id) || progress.running.has(id)) return
-    look(id).catch((error: unknown) => log('settlement-fault', { ...about({ id }), error }))
-  })
 }
 
 /**
  * Settles charges of a payer until one fails again: a payer without money must not cost calls to a node
- * for each of its charges.
+ * for each of its charges. Never rejects: when the database cannot be read, the next look at open charges
+ * starts it again.
  */
 async function settleInTurn(context: Context, charges: readonly Authorization[]): Promise<void> {
+  const { policy, log } = context
   for (const charge of charges) {
-    const { kind } = await settleCharge(context, charge, { waitMs: context.policy.chargeAttemptMs })
-    if (kind === 'refused' || kind === 'dead' || kind === 'reverted') return
+    try {
+      const { kind } = await settleCharge(context, charge, { waitMs: policy.chargeAttemptMs })
+      if (kind === 'refused' || kind === 'dead' || kind === 'reverted') return
+    } catch (error) {
+      return log('settlement-fault', { ...about(charge), error })
+    }
   }
 }
 
