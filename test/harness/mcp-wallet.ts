@@ -8,6 +8,7 @@ import { openChannelFiles } from '../../src/cli/buy/channel-files'
 import { createBuyer } from '../../src/cli/mcp/buy'
 import type { BuyerOptions } from '../../src/cli/mcp/call'
 import { createCatalogue } from '../../src/cli/mcp/catalogue'
+import { settleByChain } from '../../src/cli/mcp/evidence'
 import { createGatewayClient } from '../../src/cli/mcp/gateway'
 import { openSpending } from '../../src/cli/mcp/spending'
 import { account, type DemoAccount } from '../../src/demo/accounts'
@@ -150,7 +151,7 @@ export function startWallet({ url, state = newState(), ...options }: WalletOptio
     warnings.push(message)
   })
   const spending = openSpending(state, now, options.busyMs)
-  const wallet = createBuyer({
+  const buy = createBuyer({
     ...{ gateway, catalogue, spending, limits, now },
     privateKey: Crypto.bytes(buyer.privateKey.slice(2)),
     payer: buyer.address,
@@ -164,11 +165,11 @@ export function startWallet({ url, state = newState(), ...options }: WalletOptio
   const never = new AbortController().signal
   return {
     ...{ catalogue, gateway, spending, state, warnings },
-    reconcile: wallet.reconcile,
+    reconcile: () => settleByChain(spending, options.rpc),
     list: () => catalogue.list(never),
     async call(name: string, args: Record<string, never | string | number | object> = {}) {
       const given = JSON.parse(JSON.stringify(args))
-      const { content, isError = false } = await wallet.call({ name, args: given }, never)
+      const { content, isError = false } = await buy({ name, args: given }, never)
       return { isError, text: content.map(({ text }) => text).join('\n'), content }
     },
   }

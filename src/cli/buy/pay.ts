@@ -207,12 +207,11 @@ async function sendVoucher(
   if (deposit === undefined) return response
   say('           the wallet has never approved Permit2 for this token')
   const whole = { ...terms, amountAtomic: Json.read(deposit, 'amount', 'uint') }
-  if (!Terms.takesPermit(whole)) await approve(whole, wallet, purchase.url)
+  const permit = Terms.takesPermit(whole) && (await signPermit(whole, wallet))
+  if (!permit) await approve(whole, wallet, purchase.url)
   const extensions = Json.optional(payment, 'extensions', 'object')
-  const permitted = Terms.takesPermit(whole)
-    ? { ...payment, extensions: Credential.withPermit(extensions, await signPermit(whole, wallet)) }
-    : payment
-  return present(purchase, { header, value: encodeJson(permitted) }, key)
+  const permitted = permit && { extensions: Credential.withPermit(extensions, permit) }
+  return present(purchase, { header, value: encodeJson({ ...payment, ...permitted }) }, key)
 }
 
 /**

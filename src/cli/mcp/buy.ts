@@ -20,10 +20,12 @@ import * as Sentences from './Sentences'
 import { callIdOf, type Payment, SpendingError, type Stored } from './spending'
 import * as Text from './Text'
 
+/** Calls tools and pays for them within the limits. Never signs twice for an unfinished call. */
 export function createBuyer(options: BuyerOptions) {
   const { spending, rpc } = options
   const turns = new Map<string, Promise<unknown>>()
   let reconciling: Promise<void> | undefined
+  /** Lowers what counts today by what the chain proves. */
   const reconcile = () => {
     reconciling ??= settleByChain(spending, rpc).finally(() => {
       reconciling = undefined
@@ -32,23 +34,18 @@ export function createBuyer(options: BuyerOptions) {
   }
   const entitlements = createEntitlements(options)
   const context: Context = { ...options, reconcile, entitlements }
-  return {
-    /** Lowers what counts today by what the chain proves. */
-    reconcile,
-    /** Calls a tool and pays for it within the limits. Never signs twice for an unfinished call. */
-    async call(wanted: Wanted, signal: AbortSignal): Promise<CallResult> {
-      if (wanted.name === budgetTool.name) {
-        await reconcile()
-        return describeBudget(context)
-      }
-      const id = callIdOf(options, wanted.name, Json.canonicalize(wanted.args))
-      try {
-        return await inTurn(turns, id, () => answerCall(context, { ...wanted, id, signal }))
-      } catch (error) {
-        if (error instanceof SpendingError) return refusal(Sentences.stateFails(error.message))
-        throw error
-      }
-    },
+  return async (wanted: Wanted, signal: AbortSignal): Promise<CallResult> => {
+    if (wanted.name === budgetTool.name) {
+      await reconcile()
+      return describeBudget(context)
+    }
+    const id = callIdOf(options, wanted.name, Json.canonicalize(wanted.args))
+    try {
+      return await inTurn(turns, id, () => answerCall(context, { ...wanted, id, signal }))
+    } catch (error) {
+      if (error instanceof SpendingError) return refusal(Sentences.stateFails(error.message))
+      throw error
+    }
   }
 }
 
@@ -64,11 +61,9 @@ function inTurn<T>(
   run: () => Promise<T>,
 ): Promise<T> {
   const task = (turns.get(key) ?? Promise.resolve()).then(run, run)
-  const settled = Promise.allSettled([task])
-  turns.set(key, settled)
-  settled.then(() => {
-    if (turns.get(key) === settled) turns.delete(key)
-  })
+  const forget = () => void (turns.get(key) === task && turns.delete(key))
+  turns.set(key, task)
+  task.then(forget, forget)
   return task
 }
 

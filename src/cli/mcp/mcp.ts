@@ -81,13 +81,13 @@ async function serve(
   const gateway = createGatewayClient({ url, requestMs })
   const catalogue = createCatalogue(gateway, limits, [budgetTool.name], warn)
   const wallet = { ...own, payer, limits, patienceMs }
-  const buyer = createBuyer({ gateway, catalogue, ...wallet, ...ways })
+  const call = createBuyer({ gateway, catalogue, ...wallet, ...ways })
   const { serveStdio } = await import('./server')
   const server = await serveStdio({
     instructions: instructions(limits),
     warn,
     list: async (signal) => [budgetTool, ...(await catalogue.list(signal))],
-    call: buyer.call,
+    call,
   })
   say(`turnpike: the tools of ${url.href} are paid by ${payer}; state in ${own.spending.file}`)
   if (url.protocol === 'http:' && !isLoopback(url))
