@@ -1,11 +1,31 @@
 import type { Address, Hex } from 'viem'
 import * as Abi from '../protocol/Abi'
+import type { Transfer } from '../protocol/Transfer'
 import type { Call } from './multicall'
+import * as Permit2 from './permit2'
 
 /** EIP-3009: whether the nonce is used or cancelled. */
 export const authorizationState = Abi.method<[payer: Address, nonce: Hex]>(
   'authorizationState(address,bytes32)',
 )
+
+type Signed = Pick<Transfer, 'method' | 'asset' | 'payer' | 'nonce'>
+
+/** The read that tells whether the nonce of a transfer is used. */
+export function nonceCall({ method, asset, payer, nonce }: Signed): Call {
+  return method === 'permit2'
+    ? Permit2.nonceBitmap(payer, nonce)
+    : authorizationState(asset, payer, nonce)
+}
+
+/** Decodes the read of the nonce; undefined without a word. */
+export function isNonceUsed(
+  { method, nonce }: Pick<Signed, 'method' | 'nonce'>,
+  word: bigint | undefined,
+): boolean | undefined {
+  if (word === undefined) return undefined
+  return method === 'permit2' ? Permit2.isUsed(word, nonce) : word !== 0n
+}
 
 export const balanceOf = Abi.method<[holder: Address]>('balanceOf(address)')
 

@@ -1,12 +1,11 @@
 import type { Address, Hex } from 'viem'
 import { type Client, createClient, RpcError, RpcFault } from '../chain/client'
-import * as Permit2 from '../chain/permit2'
 import * as Receipt from '../chain/receipt'
 import * as Token from '../chain/token'
 import { publicRpcOf } from '../config/builtin'
 import * as Abi from '../protocol/Abi'
-import type { TransferMethod } from '../protocol/Asset'
 import * as Network from '../protocol/Network'
+import type { Transfer } from '../protocol/Transfer'
 import { CommandError } from './Command'
 
 /** Asks nodes, then ends their connections. Undefined when none of them has an answer. */
@@ -85,8 +84,6 @@ export async function readReceipt(client: Client, hash: string) {
   return Receipt.parse(await client.call('eth_getTransactionReceipt', [hash]))
 }
 
-type SignedTransfer = { method: TransferMethod; asset: Address; payer: Address; nonce: Hex }
-
 /** After this time beyond its end a reorganisation cannot bring a transfer back. */
 const marginSeconds = 120
 
@@ -96,17 +93,13 @@ const marginSeconds = 120
  */
 export async function isNonceUsed(
   client: Client,
-  { method, asset, payer, nonce }: SignedTransfer,
+  transfer: Pick<Transfer, 'method' | 'asset' | 'payer' | 'nonce'>,
   until: number,
 ): Promise<boolean | undefined> {
   const block = Receipt.parseBlock(await client.call('eth_getBlockByNumber', ['latest', false]))
   if (block === undefined) return undefined
-  const call =
-    method === 'eip3009'
-      ? Token.authorizationState(asset, payer, nonce)
-      : Permit2.nonceBitmap(payer, nonce)
-  const word = await readWord(client, call, `0x${block.number.toString(16)}`)
-  if (word === undefined) return undefined
-  if (method === 'eip3009' ? word !== 0n : Permit2.isUsed(word, nonce)) return true
+  const at = `0x${block.number.toString(16)}`
+  const isUsed = Token.isNonceUsed(transfer, await readWord(client, Token.nonceCall(transfer), at))
+  if (isUsed !== false) return isUsed
   return block.timestamp > BigInt(until + marginSeconds) ? false : undefined
 }

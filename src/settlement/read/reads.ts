@@ -7,14 +7,7 @@ import * as Token from '../../chain/token'
 import type * as Network from '../../protocol/Network'
 import { type Transfer, wrapperIn } from '../../protocol/Transfer'
 import { type ChainState, type Context, chainOf, type Relayer } from '../state/state'
-import {
-  callInOneBlock,
-  isNonceUsed,
-  isSpentGas,
-  type NodeState,
-  nonceCall,
-  uintOf,
-} from './simulate'
+import { callInOneBlock, isSpentGas, type NodeState, uintOf } from './simulate'
 
 /** What products read from the chains. */
 export function createChainReads(context: Pick<Context, 'chains'>) {
@@ -153,11 +146,11 @@ export async function readMoney(
   const results = await callInOneBlock(
     chain,
     chain.relayers[0]?.address,
-    [nonceCall(transfer), Multicall.timestampCall],
+    [Token.nonceCall(transfer), Multicall.timestampCall],
     { gas: 200_000n },
   )
   const [state, time] = results ?? []
-  const used = isNonceUsed(transfer, uintOf(state))
+  const used = Token.isNonceUsed(transfer, uintOf(state))
   const timestamp = uintOf(time)
   if (used === undefined || timestamp === undefined) {
     throw new RpcFault('the state of the nonce cannot be read')

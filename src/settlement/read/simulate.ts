@@ -78,7 +78,7 @@ export async function simulate(
   const calls = [Multicall.baseFeeCall]
   let gas = 200_000n
   for (const { transfer, call } of candidates) {
-    calls.push(nonceCall(transfer), Token.balanceOf(transfer.asset, transfer.payer), call)
+    calls.push(Token.nonceCall(transfer), Token.balanceOf(transfer.asset, transfer.payer), call)
     gas += Gas.limitOfMember(chain, transfer) + readsGas
   }
   let results: Multicall.Result[] | undefined
@@ -125,7 +125,7 @@ async function judgeMember(
   [nonce, balance, settled]: readonly Multicall.Result[],
   ask: () => Promise<Simulation>,
 ): Promise<Simulation> {
-  const used = isNonceUsed(transfer, uintOf(nonce))
+  const used = Token.isNonceUsed(transfer, uintOf(nonce))
   if (used) return { kind: 'used' }
   if (settled?.success === true && used === false) return passesWith(uintOf(balance) ?? 0n)
   if (isForged(signer)) return Refusals.refuseSignature(transfer, network.asset.eip712)
@@ -299,7 +299,7 @@ function callsFor(
   const asksWallet = check ? check.asksWallet || !abilities.readsCode : isContract(code)
   const digest = asksWallet && (check?.digest() ?? Transfer.digest(transfer, network.asset))
   return [
-    nonceCall(transfer),
+    Token.nonceCall(transfer),
     Token.balanceOf(asset, payer),
     ...(method === 'permit2'
       ? [Token.allowance(asset, payer, Permit.permit2Address), Permit2.proxyPermit2Of(transfer)]
@@ -332,7 +332,7 @@ function readAnswer(
     baseFeeWei,
     isSettled: isSettled ?? results[settlingAt]?.success === true,
     wallet: wallet && judgeWallet(wallet),
-    used: isNonceUsed(transfer, nonce),
+    used: Token.isNonceUsed(transfer, nonce),
     balance,
     timestamp,
     allowance: isPermit ? allowance : undefined,
@@ -582,22 +582,6 @@ export async function callInOneBlock(
   const { to, data } = Multicall.aggregate(calls)
   const answer = await ethCall(chain, { from, to, data, ...options })
   return Multicall.parseResults(answer, calls.length)
-}
-
-/** The read that tells whether the money's nonce is used. */
-export function nonceCall(transfer: Transfer.Transfer): Multicall.Call {
-  return transfer.method === 'permit2'
-    ? Permit2.nonceBitmap(transfer.payer, transfer.nonce)
-    : Token.authorizationState(transfer.asset, transfer.payer, transfer.nonce)
-}
-
-/** Decodes the read of the nonce; undefined for anything but 0 or 1. */
-export function isNonceUsed(
-  transfer: Transfer.Transfer,
-  word: bigint | undefined,
-): boolean | undefined {
-  if (word === undefined) return undefined
-  return transfer.method === 'permit2' ? Permit2.isUsed(word, transfer.nonce) : word !== 0n
 }
 
 /** The integer that a call returned; undefined when it failed. */

@@ -7,7 +7,7 @@ import * as Receipt from '../../chain/receipt'
 import * as Token from '../../chain/token'
 import * as Permit from '../../protocol/Permit'
 import type { Transfer } from '../../protocol/Transfer'
-import { callInOneBlock, checkTransfer, isNonceUsed, nonceCall, uintOf } from '../read/simulate'
+import { callInOneBlock, checkTransfer, uintOf } from '../read/simulate'
 import * as Gas from '../state/gas-budget'
 import type { ChainState, Conclusion, Context } from '../state/state'
 
@@ -145,7 +145,7 @@ async function readMember(
   const isPermit = transfer.method === 'permit2'
   const calls = [
     ...refusalCalls(transfer, included.relayer),
-    nonceCall(transfer),
+    Token.nonceCall(transfer),
     Token.balanceOf(asset, payer),
     ...(isPermit
       ? [Token.allowance(asset, payer, Permit.permit2Address), Permit2.proxyPermit2Of(transfer)]
@@ -159,7 +159,7 @@ async function readMember(
   const [nonce, balance, allowance] = results.slice(3).map(uintOf)
   const isShort = balance !== undefined && balance < owedAtomic
   const isRevoked = isPermit && allowance !== undefined && allowance < transfer.amountAtomic
-  const isMoved = isNonceUsed(transfer, nonce) === true || isShort || isRevoked
+  const isMoved = Token.isNonceUsed(transfer, nonce) === true || isShort || isRevoked
   return {
     code,
     isChanged: code !== 'eoa' || isMoved,
