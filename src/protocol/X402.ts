@@ -552,9 +552,13 @@ export function isRouteBound(
   if (extensions === undefined || info === undefined) return false
   if (Json.member(resource, 'url') !== expected.url) return false
   if (expected.method !== undefined && Json.member(info, 'method') !== expected.method) return false
-  const parts = [accepted, resource, extensions].map((part) => base64url(Json.canonicalize(part)))
-  const input = parts.join('|')
-  return `0x${new Bun.CryptoHasher('sha256').update(input).digest('hex')}` === signed.nonce
+  return boundNonce(accepted, resource, extensions) === signed.nonce
+}
+
+/** The nonce of mppx that commits to these objects. */
+export function boundNonce(...objects: readonly Json.JsonObject[]): Hex {
+  const text = objects.map((each) => base64url(Json.canonicalize(each))).join('|')
+  return `0x${new Bun.CryptoHasher('sha256').update(text).digest('hex')}`
 }
 
 /** Network that a payload names, even in a malformed one; undefined when there is none. */

@@ -6,6 +6,7 @@ import * as Permit from '../../protocol/Permit'
 import { permitName } from '../../protocol/Sponsoring'
 import * as Transfer from '../../protocol/Transfer'
 import * as Upto from '../../protocol/Upto'
+import * as X402 from '../../protocol/X402'
 import { type MppSource, type Terms, timeoutSecondsMax, type X402Source } from './Terms'
 
 /** The buyer's info of the x402 extension `eip2612GasSponsoring`. */
@@ -87,7 +88,7 @@ function payX402(terms: Terms, source: X402Source, input: Input): Credential {
   const bound = terms.method === 'eip3009' && resource !== undefined && extensions !== undefined
   const nonce =
     bound && Object.hasOwn(extensions, 'mppx')
-      ? sha256([accepted, resource, extensions])
+      ? X402.boundNonce(accepted, resource, extensions)
       : Crypto.hex(input.random)
   const transfer = sign(terms, input.privateKey, {
     nonce,
@@ -176,9 +177,4 @@ function sign(
   }
   const signature = Crypto.sign(Transfer.digest(unsigned, terms.asset), privateKey)
   return { ...unsigned, signature }
-}
-
-function sha256(parts: readonly Json.Json[]): Hex {
-  const text = parts.map((part) => base64url(Json.canonicalize(part))).join('|')
-  return `0x${new Bun.CryptoHasher('sha256').update(text).digest('hex')}`
 }

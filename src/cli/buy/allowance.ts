@@ -48,9 +48,7 @@ export function signPermit(terms: Terms, wallet: Wallet): Promise<PermitInfo> {
     const nonce = await word(client, Token.nonces(asset.address, from))
     const deadline = BigInt(Math.floor(wallet.now() / 1000)) + permitSeconds
     say(`permit     Permit2 may transfer ${amountAtomic} atomic units, by signature (EIP-2612)`)
-    const accounts = Abi.address(from) + Abi.address(spender)
-    const numbers = [amountAtomic, nonce, deadline].map(Abi.uint).join('')
-    const words = permitType + accounts + numbers
+    const words = permitType + Abi.encode(from, spender, amountAtomic, nonce, deadline)
     const domain = Abi.domainSeparator(chainId, asset.address, asset.eip712)
     return {
       ...{ from, asset: asset.address, spender, version: '1' },

@@ -293,9 +293,7 @@ function quote(text: string): string {
   if (/^[\w.:/-]+$/.test(text)) return text
   if (!/\p{Cc}/u.test(text)) return `'${text.replaceAll("'", `'\\''`)}'`
   const escaped = text.replace(/[\\']/g, '\\$&').replace(/\p{Cc}/gu, (control) => {
-    return [...Buffer.from(control)]
-      .map((byte) => `\\x${byte.toString(16).padStart(2, '0')}`)
-      .join('')
+    return Buffer.from(control).toString('hex').replace(/../g, '\\x$&')
   })
   return `$'${escaped}'`
 }
