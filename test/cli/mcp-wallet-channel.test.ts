@@ -354,3 +354,13 @@ test('an answer without its charge is the end of a call, and explains what is sh
   for (let count = 0; count < 3; count++) expect((await call('a')).text).toStartWith('goods')
   expect(sums()).toEqual([5000, 5000, 10_000, 10_000, 15_000, 15_000, 20_000])
 })
+
+test('attack: a gateway that offers thousands of channels does not keep the wallet at work', async () => {
+  const many = Array.from({ length: 5_000 }, (_, index) =>
+    byChannel('50000', { withdrawDelay: 900 + index }),
+  )
+  fake.answer = (_, paying) => (paying ? paid('goods') : offers([...many, offer('5000')]))
+  const { text } = await wallet({ state: newState() }).call('a')
+  expect(text).toContain('goods')
+  expect(node.chain.waiting).toBeLessThan(200)
+}, 20_000)

@@ -137,10 +137,14 @@ function ofMpp(value: string | null): Terms[] {
   return terms
 }
 
-/** The terms of an x402 `PaymentRequired` object. */
+/** More than any server offers in these assets: each may be compared with all others, and asked for at a node. */
+const termsMax = 64
+
+/** The first terms of an x402 `PaymentRequired` object. */
 export function ofRequired(required: Json.JsonObject): Terms[] {
   const terms: Terms[] = []
   for (const accepted of acceptsOf(required)) {
+    if (terms.length === termsMax) break
     const one = Json.readable(() => ofAccepted(accepted, required))
     // The head may have an offer in a shorter form than the body.
     if (one !== undefined && !terms.some((known) => isSame(known, one))) terms.push(one)
