@@ -163,8 +163,8 @@ type Plan = {
   deposit?: Depositing<Presented>
 }
 
-/** `amountAtomic`: what it moves; undefined where the least amount does not matter. */
-type Prepared = { call: Channel.Call & Pick<Job, 'runsCode'>; amountAtomic: bigint | undefined }
+/** `amountAtomic`: what it moves; undefined where the least amount does not matter, or was checked. */
+type Prepared = { call: Channel.Call & Pick<Job, 'runsCode'>; amountAtomic?: bigint | undefined }
 
 /** Reason codes of a transaction that would fail. */
 const simulationCodes = {
@@ -308,18 +308,14 @@ function planOfDeposit(
   call: ChannelCall,
   presented: Depositing<Presented>,
 ): Plan {
-  const { channelId, config, deposit } = presented.voucher
+  const { channelId, config } = presented.voucher
   return {
     what: 'deposit',
     name: nameOf(presented),
     payee: config.receiver,
     event: { name: 'deposited', subject: channelId },
     deposit: presented,
-    async prepare() {
-      const examined = await examineDeposit(options, call, presented)
-      const { amountAtomic } = deposit
-      return 'call' in examined ? { call: examined.call, amountAtomic } : examined
-    },
+    prepare: () => examineDeposit(options, call, presented),
   }
 }
 

@@ -176,7 +176,11 @@ async function answer(facilitating: Facilitating, incoming: Call): Promise<Respo
       : operation === 'verify'
         ? ((await verifyRequest(facilitating, subject)) ?? { members: {} })
         : await settleOnce(facilitating, { subject, idempotencyKey, requestId, client })
-  if ('retryAfterSeconds' in answered) throw notReady(answered)
+  if ('retryAfterSeconds' in answered) {
+    // Without `isValid` and `success`, which clients would read as a result.
+    const headers = { 'Retry-After': String(answered.retryAfterSeconds) }
+    throw Problem.of('not-ready', answered.detail, { headers })
+  }
   const names = namesOf(subject)
   if (answered === otherMoney) {
     const { detail } = otherMoney
@@ -186,7 +190,8 @@ async function answer(facilitating: Facilitating, incoming: Call): Promise<Respo
   const { noted = {} } = answered
   const [good, bad] = operation === 'verify' ? ['good', 'bad'] : ['success', 'failed']
   const isFailure = 'code' in answered
-  count(facilitating, operation, noted.answer ?? (isFailure ? (answered.status ?? bad) : good))
+  const counted = isFailure ? (answered.status ?? bad) : good
+  facilitating.calls.inc({ operation, answer: noted.answer ?? counted })
   if (operation === 'settle') {
     const { answer = isFailure ? answered.code : good, payment } = noted
     facilitating.log('facilitator-settle', {
@@ -231,14 +236,6 @@ function namesOf(subject: CheckedRequest | ChannelCall) {
   }
   const { request } = subject
   return { network: Facilitation.networkNameIn(request, id), payer: request.payer }
-}
-
-function count(
-  { calls }: Pick<Facilitating, 'calls'>,
-  operation: Operation,
-  answered: string,
-): void {
-  calls.inc({ operation, answer: answered })
 }
 
 /** Requires an API key when the configuration lists any: then only its callers may spend gas. */
@@ -300,12 +297,12 @@ function fail(
   operation: Operation,
   requestId: string,
 ): Response {
-  const { config, log, anyNetwork } = facilitating
+  const { config, log, anyNetwork, calls } = facilitating
   const known = error instanceof Problem.ProblemError
   if (!known) log.child({ requestId })('request-failed', { error })
   const problem = known ? error : unknownError(error, requestId)
   const { code, detail } = problem
-  count(facilitating, operation, code)
+  calls.inc({ operation, answer: code })
   // The request is at fault. Client libraries read the result beside the problem.
   const isVerdict = code === 'bad-request' || code === 'body-too-large'
   const shown =
@@ -338,13 +335,4 @@ function malformed(
 ): Problem.ProblemError {
   const verdict = toJson(operation, { code, detail }, { network })
   return Problem.of(kind, detail, { members: { ...verdict, reason: code } })
-}
-
-/**
- * The network cannot settle now. The answer has no `isValid` and no `success`, which clients would
- * read as a result.
- */
-function notReady(state: { detail: string; retryAfterSeconds: number }): Problem.ProblemError {
-  const headers = { 'Retry-After': String(state.retryAfterSeconds) }
-  return Problem.of('not-ready', state.detail, { headers })
 }

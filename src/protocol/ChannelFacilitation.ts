@@ -1,4 +1,4 @@
-import type { Address, Hex } from 'viem'
+import type { Address } from 'viem'
 import { zero } from './Address'
 import type { TransferMethod } from './Asset'
 import * as Channel from './Channel'
@@ -13,16 +13,7 @@ import { type Fault, fault, isFault } from './Problem'
  * alike. Its checks that need no chain are in the order of the reference facilitator.
  */
 
-export type ChannelRequest = {
-  asked: Asked
-  accepted: Facilitation.Accepted
-  requirements: Facilitation.Requirements
-  terms: Pick<ChannelPayload.Expected, 'receiverAuthorizer' | 'withdrawDelay'> & {
-    /** Of deposits; undefined: any. */
-    method: TransferMethod | undefined
-  }
-  extensions: Json.JsonObject | undefined
-}
+export type ChannelRequest = Exclude<ReturnType<typeof read>, Fault>
 
 type Asked =
   | ({ type: 'presented'; refund: Refund | undefined } & Presented)
@@ -36,22 +27,14 @@ export type Presented = ChannelPayload.Read & {
   payer: string
 }
 
-/** `signature`: of the receiver's authorizer, if the resource server had it. */
-export type Claim = { rows: readonly Channel.ClaimRow[]; signature: Hex | undefined }
-
-/** `amountAtomic`: the most. `claim` goes before it, where that has rows. */
-export type Refund = {
-  amountAtomic: bigint
-  nonce: bigint
-  signature: Hex | undefined
-  claim: Claim
-}
+export type Claim = ReturnType<typeof readClaim>
+export type Refund = ReturnType<typeof readRefund>
 
 /** The reference claims as many at once. */
 const rowsMax = 100
 
 /** Reads what `Facilitation.parse` found to be about a channel. Faults are those of `parse`. */
-export function read({ payload, terms }: Facilitation.OfChannel): ChannelRequest | Fault {
+export function read({ payload, terms }: Facilitation.OfChannel) {
   if (Json.member(payload, 'x402Version') !== 2) {
     return { code: 'invalid_x402_version', detail: 'x402Version must be 2.' }
   }
@@ -68,15 +51,17 @@ export function read({ payload, terms }: Facilitation.OfChannel): ChannelRequest
   return isFault(required) ? required : { ...of, ...required }
 }
 
-function readTerms(extra: Json.JsonObject): ChannelRequest['terms'] {
+function readTerms(extra: Json.JsonObject) {
   const authorizer = Json.optional(extra, 'receiverAuthorizer', 'address')
   const delay = Json.optional(extra, 'withdrawDelay', 'uint')
   const method = Json.optional(extra, 'assetTransferMethod', 'text')
+  // Any other text means EIP-3009 for the reference, too.
+  const by: TransferMethod = method === 'permit2' ? method : 'eip3009'
   return {
     receiverAuthorizer: authorizer === zero ? undefined : authorizer,
     withdrawDelay: delay === undefined ? undefined : Number(delay),
-    // Any other text means EIP-3009 for the reference, too.
-    method: method ? (method === 'permit2' ? method : 'eip3009') : undefined,
+    /** Of deposits; undefined: any. */
+    method: method ? by : undefined,
   }
 }
 
@@ -104,16 +89,19 @@ function readAsked(inner: Json.JsonObject): Asked {
   }
 }
 
-function readRefund(inner: Json.JsonObject): Refund {
+function readRefund(inner: Json.JsonObject) {
   return {
+    /** The most. */
     amountAtomic: Json.read(inner, 'amount', 'uint128'),
     nonce: Json.read(inner, 'refundNonce', 'uint'),
     signature: Json.optional(inner, 'refundAuthorizerSignature', 'signature'),
+    /** Goes before it, where that has rows. */
     claim: readClaim(inner),
   }
 }
 
-function readClaim(inner: Json.JsonObject): Claim {
+/** `signature`: of the receiver's authorizer, if the resource server had it. */
+function readClaim(inner: Json.JsonObject) {
   const list = Json.member(inner, 'claims')
   if (!Array.isArray(list) || list.length > rowsMax || !list.every(Json.isObject)) {
     throw new Json.JsonError(`claims is not an array of at most ${rowsMax} objects`)
