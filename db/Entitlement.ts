@@ -1,5 +1,6 @@
 import type { Address } from 'viem'
 import type * as Network from '../src/protocol/Network'
+import { dayOf } from '../src/protocol/Time'
 import type { Payment } from './Payment'
 
 /**
@@ -107,5 +108,5 @@ export function trialId({ merchant, route, wallet }: Omit<Trial, 'network' | 'us
 
 /** The id of the trials at a route on the UTC day of a time (unix ms). */
 export function dayId({ merchant, route }: Pick<Trial, 'merchant' | 'route'>, at: number): string {
-  return `day|${merchant}|${route}|${new Date(at).toISOString().slice(0, 10)}`
+  return `day|${merchant}|${route}|${dayOf(at)}`
 }

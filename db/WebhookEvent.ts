@@ -1,4 +1,5 @@
 import type * as Network from '../src/protocol/Network'
+import { dayOf } from '../src/protocol/Time'
 import { roomFor, type Tally } from './GrantBudget'
 import type { NewGrant } from './GrantLedger'
 import type { Order } from './Order'
@@ -234,7 +235,7 @@ export type SpentBudget = {
 /** Once for each budget and UTC day. */
 export function budgetSpent(spent: SpentBudget, at: number): WebhookEvent {
   const { network, product, budget, spentWei, budgetWei, grants } = spent
-  const day = isoOf(at).slice(0, 10)
+  const day = dayOf(at)
   return {
     type: 'budget.spent',
     subject: network,

@@ -1,3 +1,4 @@
+import { dayOf } from '../../src/protocol/Time'
 import type { EventType } from '../../src/protocol/Webhook'
 import { entitlementRow } from '../entitlements'
 import type { Tally } from '../GrantBudget'
@@ -45,7 +46,7 @@ import { type Parts, payerLock } from './parts'
 import type { Selected } from './reader'
 import { refundedEvents } from './refunds'
 import { arrayText, type Json, reservationOf, rowText, toJson } from './rows'
-import { dayOf, type Gas, type GasSum } from './sums'
+import type { Gas, GasSum } from './sums'
 
 const decodeTransaction = decoderOf(transactions)
 

@@ -1,5 +1,5 @@
 import type * as Network from '../../src/protocol/Network'
-import { dayMs } from '../../src/protocol/Time'
+import { dayMs, dayOf } from '../../src/protocol/Time'
 import { apartMs, type FailureLedger, type GasTotals } from '../Ledger'
 import type { GasProduct } from '../schema'
 import { repeat } from './commits'
@@ -51,11 +51,6 @@ export async function startGas(reader: Pick<Reader, 'all'>, now: () => number) {
     wastedOn: (network, product, at) => sumOn(network, product, at)?.wastedWei ?? 0n,
   }
   return { totals, note, close }
-}
-
-/** UTC day: `2026-11-20`. */
-export function dayOf(at: number): string {
-  return new Date(at).toISOString().slice(0, 10)
 }
 
 function keyOf(network: Network.Id, product: GasProduct, day: string): string {

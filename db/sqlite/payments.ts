@@ -1,6 +1,6 @@
 import type { Hex } from 'viem'
 import type * as Network from '../../src/protocol/Network'
-import { dayMs } from '../../src/protocol/Time'
+import { dayMs, dayOf } from '../../src/protocol/Time'
 import type { Money } from '../../src/protocol/Transfer'
 import type { Assignment } from '../Ledger'
 import { type Payment, type State, transitions } from '../Payment'
@@ -336,7 +336,7 @@ export function createGas(db: Db) {
   function spentOn(network: Network.Id, product: GasProduct, at: number): Spent {
     const before = known.get(network)?.[product]
     if (before?.day === Math.floor(at / dayMs)) return before.spent
-    const spent = read(network, product, textOf(at))
+    const spent = read(network, product, dayOf(at))
     keep(network, product, at, spent)
     return spent
   }
@@ -348,7 +348,7 @@ export function createGas(db: Db) {
   }
 
   function add(network: Network.Id, product: GasProduct, at: number, more: Spent): Spent {
-    const day = textOf(at)
+    const day = dayOf(at)
     const before = spentOn(network, product, at)
     const spent = { wei: before.wei + more.wei, wastedWei: before.wastedWei + more.wastedWei }
     put({ network, product, day, ...spent })
@@ -369,9 +369,4 @@ export function createGas(db: Db) {
     addWasted: (network: Network.Id, product: GasProduct, at: number, wei: bigint): void =>
       void add(network, product, at, { wei: 0n, wastedWei: wei }),
   }
-}
-
-/** `2026-11-20`. */
-function textOf(at: number): string {
-  return new Date(at).toISOString().slice(0, 10)
 }

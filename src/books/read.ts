@@ -7,7 +7,7 @@ import type {
   SalesRow,
   Span,
 } from '../../db/sales'
-import { dayMs, hourMs } from '../protocol/Time'
+import { dayMs, dayOf, hourMs } from '../protocol/Time'
 import * as Books from './Books'
 import * as Funnel from './Funnel'
 
@@ -73,11 +73,6 @@ async function daysOf({ sales, from, to }: Pick<ReadOptions, 'sales' | 'from' | 
   const days: number[] = []
   for (let day = begin - (begin % dayMs); day < to; day += dayMs) days.push(day)
   return days
-}
-
-/** `2026-11-20`, UTC. */
-function dayOf(at: number): string {
-  return new Date(at).toISOString().slice(0, 10)
 }
 
 /** Payments of one read. It takes some milliseconds, in which nothing else runs. */

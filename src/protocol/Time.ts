@@ -2,6 +2,11 @@ export const hourMs = 3_600_000
 export const dayMs = 24 * hourMs
 const minuteMs = 60_000
 
+/** The UTC day of a time (unix ms): `2026-11-20`. */
+export function dayOf(at: number): string {
+  return new Date(at).toISOString().slice(0, 10)
+}
+
 /** A duration of whole minutes in its largest whole unit: `15 minutes`, `24 hours`, `30 days`. */
 export function inWords(ms: number): string {
   const [number, unit] = largest(ms)

@@ -1,6 +1,6 @@
 import type { Line } from '../../books/Books'
 import type { Config } from '../../config/Config'
-import { dayMs } from '../../protocol/Time'
+import { dayMs, dayOf } from '../../protocol/Time'
 import type { Details } from '../../settlement/state/availability'
 import { type Html, html } from '../html'
 import { badge } from '../parts'
@@ -120,7 +120,7 @@ function chart({ reports }: Figures, now: number): Html {
   for (const { day = '', class: of, usd: value } of reports.at(-1)?.lines ?? [])
     if (of === 'sale') byDay.set(day, (byDay.get(day) ?? 0n) + (value.revenue ?? 0n))
   const values = Array.from({ length: 30 }, (_, index) => {
-    const name = new Date(now - (29 - index) * dayMs).toISOString().slice(0, 10)
+    const name = dayOf(now - (29 - index) * dayMs)
     return { name, micro: byDay.get(name) ?? 0n }
   })
   const label = `Revenue of each of the last 30 days in USD; the table below has the sums`

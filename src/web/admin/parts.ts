@@ -9,11 +9,6 @@ export function time(at: number): Html {
   return html`<time datetime="${iso}"><span class="wide">${year}</span>${rest.replace('T', ' ')}<span class="wide">${seconds}</span></time>`
 }
 
-/** `2026-11-20`, UTC. */
-export function dayName(at: number): string {
-  return new Date(at).toISOString().slice(0, 10)
-}
-
 /** `42 s`, `7 min`, `3 h` or `12 days`. */
 export function duration(ms: number): string {
   const seconds = Math.max(0, Math.round(ms / 1000))

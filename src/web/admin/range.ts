@@ -2,9 +2,8 @@ import { Type } from '@sinclair/typebox'
 import type { Range } from '../../books/ranges'
 import * as Since from '../../books/Since'
 import * as Schema from '../../protocol/Schema'
-import { dayMs } from '../../protocol/Time'
+import { dayMs, dayOf } from '../../protocol/Time'
 import { type Html, html } from '../html'
-import { dayName } from './parts'
 
 const day = Type.Optional(
   Type.String({
@@ -71,7 +70,7 @@ export function rangeForm<By extends string>(
     ['90 days', 90],
   ] as const
   const field = (name: string, text: string, at: number) =>
-    html`<label>${text} <input type="date" name="${name}" value="${dayName(at)}" max="${dayName(today)}" required></label>`
+    html`<label>${text} <input type="date" name="${name}" value="${dayOf(at)}" max="${dayOf(today)}" required></label>`
   return html`<form class="search" method="get" action="${path}">
 ${field('from', 'From', range.from)}
 ${field('to', 'To', range.to - dayMs)}
@@ -80,7 +79,7 @@ ${field('to', 'To', range.to - dayMs)}
 </form>
 <p class="quiet">${frequent.map(
     ([text, days], index) =>
-      html`${index > 0 && ' | '}<a href="${path}?from=${dayName(today - (days - 1) * dayMs)}&amp;by=${by}">${text}</a>`,
+      html`${index > 0 && ' | '}<a href="${path}?from=${dayOf(today - (days - 1) * dayMs)}&amp;by=${by}">${text}</a>`,
   )}</p>
 ${fault !== undefined && html`<p class="fault" role="alert">${fault}</p>`}`
 }
