@@ -10,7 +10,7 @@ import type { OrderLedger } from './orders'
 import type { Payment } from './Payment'
 import type { PaymentReads } from './payment-reads'
 import { idAt, isJobOf, type Span } from './sales'
-import type { Values } from './select'
+import { type Values, withoutNulls } from './select'
 
 /** What became of a payment, in one word. `settled`: for another server, by the facilitator. */
 export type Outcome = (typeof outcomes)[number]
@@ -260,13 +260,8 @@ type TransactionRow = Omit<
   blockNumber: number | null
 }
 
-function toLine({ amount, upstreamStatus, redeemUntil, ...row }: LineRow): PaymentLine {
-  return {
-    ...row,
-    amountAtomic: BigInt(amount),
-    upstreamStatus: upstreamStatus ?? undefined,
-    redeemUntil: redeemUntil ?? undefined,
-  }
+function toLine({ amount, ...row }: LineRow): PaymentLine {
+  return { ...withoutNulls(row), amountAtomic: BigInt(amount) }
 }
 
 async function storyOf(
@@ -289,14 +284,8 @@ async function storyOf(
 }
 
 function toTransaction(row: TransactionRow): StoryTransaction {
-  return {
-    ...row,
-    hash: row.hash as Hex,
-    maxFeeWei: BigInt(row.maxFeeWei),
-    costWei: row.costWei === null ? undefined : BigInt(row.costWei),
-    firstSentAt: row.firstSentAt ?? undefined,
-    blockNumber: row.blockNumber ?? undefined,
-  }
+  const costWei = row.costWei === null ? undefined : BigInt(row.costWei)
+  return { ...withoutNulls(row), maxFeeWei: BigInt(row.maxFeeWei), costWei }
 }
 
 /** Statements of the pages for operators. `test/db/admin-ledger.test.ts` reads their query plans. */

@@ -5,7 +5,7 @@ import * as Entitlement from './Entitlement'
 import type { Payment } from './Payment'
 import { toPayment } from './rows'
 import { type EntitlementRow, type PaymentRow, payments } from './schema'
-import { rowsOf, type Selects } from './select'
+import { rowsOf, type Selects, withoutNulls } from './select'
 import type { MessagesBase } from './webhooks'
 
 /**
@@ -48,12 +48,9 @@ export function createEntitlementReads(selects: Selects) {
     const ids = rows.flatMap(({ paymentId }) => paymentId ?? [])
     const found = ids.length === 0 ? [] : await paid({ ids: JSON.stringify(ids) })
     const byId = new Map<string | null, Payment>(found.map((payment) => [payment.id, payment]))
-    return rows.map(({ paymentId, until, network, ...row }) => ({
-      ...row,
-      network: network ?? undefined,
-      until: until ?? undefined,
-      payment: byId.get(paymentId),
-    }))
+    return rows.map(({ paymentId, ...row }) => {
+      return { ...withoutNulls(row), payment: byId.get(paymentId) }
+    })
   }
   return {
     find: async (of: Parameters<Entitlement.EntitlementLedger['find']>[0]) =>

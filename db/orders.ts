@@ -2,7 +2,7 @@ import { getTableColumns } from 'drizzle-orm'
 import type { Address, Hex } from 'viem'
 import { type HeldReason, type Order, type RefundReason, type State, transitions } from './Order'
 import { type OrderRow, orders } from './schema'
-import { decoderOf, rowsOf, type Selects, type Values } from './select'
+import { decoderOf, rowsOf, type Selects, type Values, withoutNulls } from './select'
 
 /** The terms of an order, before the payment is written and anything is sent. */
 export type NewOrder = Pick<
@@ -311,19 +311,4 @@ export function newOrderRow(order: NewOrder): Omit<OrderRow, 'paymentId' | 'sett
 const decodeOrder = decoderOf(orders)
 
 /** The order of a row as a database gives it. */
-export const toOrder = (found: unknown): Order => orderOf(decodeOrder(found))
-
-function orderOf(row: OrderRow): Order {
-  return {
-    ...row,
-    swapTx: row.swapTx ?? undefined,
-    refundTx: row.refundTx ?? undefined,
-    deliveredAtomic: row.deliveredAtomic ?? undefined,
-    returnedAtomic: row.returnedAtomic ?? undefined,
-    // Written by the moves `refund` and `hold` only.
-    refundReason: (row.refundReason as RefundReason | null) ?? undefined,
-    heldReason: (row.heldReason as HeldReason | null) ?? undefined,
-    retryAt: row.retryAt ?? undefined,
-    settledAt: row.settledAt ?? undefined,
-  }
-}
+export const toOrder = (found: unknown): Order => withoutNulls(decodeOrder(found))

@@ -724,8 +724,8 @@ export const orders = table(
     deliveredAtomic: decimal('delivered_atomic'),
     /** Part of `usdg_atomic` that the pool did not take and the swap returned. */
     returnedAtomic: decimal('returned_atomic'),
-    refundReason: text('refund_reason'),
-    heldReason: text('held_reason'),
+    refundReason: text('refund_reason').$type<Order.RefundReason>(),
+    heldReason: text('held_reason').$type<Order.HeldReason>(),
     refundAttempts: integer('refund_attempts').notNull().default(0),
     /** Time of a retry that the operator requested; another process writes it. */
     retryAt: at('retry_at'),

@@ -50,6 +50,16 @@ export function decoderOf<T extends Table>(table: T) {
   }
 }
 
+type WithoutNulls<T> = {
+  [Name in keyof T]: null extends T[Name] ? Exclude<T[Name], null> | undefined : T[Name]
+}
+
+/** A row that has undefined in place of NULL. */
+export function withoutNulls<T extends object>(row: T): WithoutNulls<T> {
+  const entries = Object.entries(row).map(([name, value]) => [name, value ?? undefined])
+  return Object.fromEntries(entries) as WithoutNulls<T>
+}
+
 type Known<T> = { [Name in keyof T]: NonNullable<T[Name]> }
 
 /** Columns of which all or none are null. */
