@@ -64,6 +64,23 @@ export type ChangeListener = {
   anything?(): void
 }
 
+/** Passes changes on to the listeners of a ledger. */
+export function createChanges() {
+  const listeners: ChangeListener[] = []
+  return {
+    listen: (listener: ChangeListener) => void listeners.push(listener),
+    payment(id: string) {
+      for (const each of listeners) each.payment(id)
+    },
+    job(id: string) {
+      for (const each of listeners) each.job(id)
+    },
+    anything() {
+      for (const each of listeners) each.anything?.()
+    },
+  }
+}
+
 /** The Transfer log that pays. */
 export type Assignment = { transaction: Hex; logIndex: number; blockNumber: bigint }
 

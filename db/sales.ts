@@ -3,8 +3,10 @@ import type * as Client from '../src/protocol/Client'
 import type * as Network from '../src/protocol/Network'
 import { dayMs } from '../src/protocol/Time'
 import type { ChannelTotals } from './Channel'
+import { createTotals } from './channels'
 import type { Dialect } from './dialect'
 import type { requests } from './schema'
+import type { Selects } from './select'
 
 /** SQLite refuses a sum above 2^63 wei, which are 9 coins, so wei are summed in two parts. */
 const part = 1_000_000_000n
@@ -60,7 +62,7 @@ type ChargesRow = SalesKey & {
 
 type OtherGasRow = GasSum & { network: SalesKey['network']; kind: string }
 
-export type FirstRow = Record<'payment' | 'authorization', string | null> &
+type FirstRow = Record<'payment' | 'authorization', string | null> &
   Record<'day' | 'transactionAt', number | null>
 
 /**
@@ -272,7 +274,7 @@ export function figuresOf(sums: SpanRows): SalesOfSpan {
 }
 
 /** Unix ms of the first row that has figures. */
-export function firstOf(first: FirstRow | undefined): number | undefined {
+function firstOf(first: FirstRow | undefined): number | undefined {
   const times = [
     timeOf(first?.payment ?? null),
     timeOf(first?.authorization ?? null),
@@ -285,11 +287,6 @@ export function firstOf(first: FirstRow | undefined): number | undefined {
 /** The smallest id of a payment whose request came at this time or later. */
 export function idAt(at: number): string {
   return `pay_${at.toString(16).padStart(12, '0')}`
-}
-
-/** The values of `buyersOf`. */
-export function buyersIn({ from, to }: Span) {
-  return { from: idAt(from), to: idAt(to), day: idAt(from - (from % dayMs)) }
 }
 
 function timeOf(id: string | null): number | null {
@@ -486,6 +483,25 @@ export type SalesReads = {
   firstAt(): Promise<number | undefined>
   /** The newest description first. */
   assets(): Promise<readonly AssetRow[]>
+}
+
+/** The reads that are one statement in both databases. */
+export function createSalesSelects(selects: Selects): Omit<SalesReads, 'ofSpan'> {
+  const { select, dialect } = selects
+  const sql = salesSql(dialect)
+  const requestsOf = select<RequestCounts>(sql.requests)
+  const buyersOf = select<BuyerRow>(sql.buyers)
+  const first = select<FirstRow>(sql.first)
+  const assets = select<AssetRow>(sql.assets)
+  return {
+    requestsOf: (day) => requestsOf({ day }),
+    // `day`: the first id of the UTC day of the span.
+    buyersOf: ({ from, to }) =>
+      buyersOf({ from: idAt(from), to: idAt(to), day: idAt(from - (from % dayMs)) }),
+    channels: createTotals(selects),
+    firstAt: async () => firstOf((await first())[0]),
+    assets: () => assets(),
+  }
 }
 
 export type SalesLedger = SalesReads & {

@@ -1,6 +1,6 @@
 import type { Address } from 'viem'
 import { type Lane, lanesOfOthers } from '../LaneLedger'
-import type { ChangeListener, Ledger, NewPayment, SettlingCommits } from '../Ledger'
+import { createChanges, type Ledger, type NewPayment, type SettlingCommits } from '../Ledger'
 import { createJobReads, createTransactionReads } from '../payment-reads'
 import type { TransactionRow } from '../schema'
 import { createAdmin } from './admin'
@@ -54,12 +54,15 @@ export async function createLedger(options: LedgerOptions): Promise<OpenLedger> 
   const outbox = createOutbox()
   const gateway = gateways?.id ?? crypto.randomUUID()
   const { signal } = stop
-  const { changed } = changes
+  const changed = ({ payments, jobs }: ChangedIds) => {
+    for (const id of payments) changes.payment(id)
+    for (const id of jobs) changes.job(id)
+  }
   const commits = createCommits({ lines, gateway, messages: outbox, changed, signal, monotonic })
   const reader = createReader(lines)
   const selects = selectsOf(reader)
   const gas = await startGas(reader, now)
-  const parts = { commits, reader, changes: changes.listener, gateway }
+  const parts = { commits, reader, changes, gateway }
   const failures = await startFailures(parts, now)
   const payments = createSharedPaymentReads(reader)
   const authorizations = createAuthorizations(parts)
@@ -119,30 +122,6 @@ export async function createLedger(options: LedgerOptions): Promise<OpenLedger> 
       const ms = lines.storage.fault() === undefined ? closeMs.there : closeMs.away
       await Promise.race([commits.idle(), Bun.sleep(ms)])
       stop.abort()
-    },
-  }
-}
-
-/** Passes changes on to the listeners of the ledger. */
-function createChanges() {
-  const listeners: ChangeListener[] = []
-  const listener: ChangeListener = {
-    payment(id) {
-      for (const each of listeners) each.payment(id)
-    },
-    job(id) {
-      for (const each of listeners) each.job(id)
-    },
-  }
-  return {
-    listener,
-    listen: (each: ChangeListener) => void listeners.push(each),
-    anything() {
-      for (const each of listeners) each.anything?.()
-    },
-    changed({ payments, jobs }: ChangedIds) {
-      for (const id of payments) listener.payment(id)
-      for (const id of jobs) listener.job(id)
     },
   }
 }

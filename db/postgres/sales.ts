@@ -1,12 +1,7 @@
-import { createTotals } from '../channels'
 import { postgres as dialect } from '../dialect'
 import {
-  type AssetRow,
-  type BuyerRow,
-  buyersIn,
-  type FirstRow,
+  createSalesSelects,
   figuresOf,
-  firstOf,
   idAt,
   type SalesLedger,
   type SpanRows,
@@ -18,9 +13,9 @@ import { positional } from './rows'
 
 /** Twin: db/sqlite/sales.ts. */
 export function createSales({ commits, reader }: Pick<Parts, 'commits' | 'reader'>): SalesLedger {
-  const sql = salesSql(dialect)
   const spans = [spanSql(false), spanSql(true)] as const
   return {
+    ...createSalesSelects(selectsOf(reader)),
     async ofSpan({ from, to }, { byPayer, redeemable }) {
       const ids = { from: idAt(from), to: idAt(to) }
       const values = { ...ids, begin: from, end: to, ...redeemable }
@@ -28,11 +23,6 @@ export function createSales({ commits, reader }: Pick<Parts, 'commits' | 'reader
       if (row === undefined) throw new Error('the figures have no row')
       return figuresOf(JSON.parse(row.sums) as SpanRows)
     },
-    requestsOf: (day) => reader.all(...positional(sql.requests, { day })),
-    buyersOf: (span) => reader.all<BuyerRow>(...positional(sql.buyers, buyersIn(span))),
-    channels: createTotals(selectsOf(reader)),
-    firstAt: async () => firstOf(await reader.one<FirstRow>(sql.first)),
-    assets: () => reader.all<AssetRow>(sql.assets),
     addRequests: (day, counts, keptFrom) =>
       commits.addSoon({
         call: 'add_requests',

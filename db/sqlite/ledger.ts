@@ -1,7 +1,7 @@
 import { createAuthorizationReads } from '../authorizations'
 import type { Database } from '../Database'
 import { ownLanes } from '../LaneLedger'
-import { type ChangeListener, type Ledger, ownFailures } from '../Ledger'
+import { createChanges, type Ledger, ownFailures } from '../Ledger'
 import { createJobReads, createPaymentReads, createTransactionReads } from '../payment-reads'
 import { createAdmin } from './admin'
 import { createAnswers } from './answers'
@@ -22,15 +22,7 @@ import { createGroup } from './write'
 
 /** The ledger of an open SQLite database. Every function is synchronous inside. */
 export function createLedger(db: Db): Ledger {
-  const listeners: ChangeListener[] = []
-  const changes: ChangeListener = {
-    payment(id) {
-      for (const listener of listeners) listener.payment(id)
-    },
-    job(id) {
-      for (const listener of listeners) listener.job(id)
-    },
-  }
+  const changes = createChanges()
   const group = createGroup(db)
   const selects = selectsOf(db)
   const own = createAuthorizationStatements(db)
@@ -80,7 +72,7 @@ export function createLedger(db: Db): Ledger {
     lanes: ownLanes,
     fault: db.storage.fault,
     writable: db.storage.writable,
-    onChange: (listener) => void listeners.push(listener),
+    onChange: changes.listen,
     flush: group.flush,
   }
 }

@@ -1,12 +1,8 @@
 import type { Database, Statement } from 'bun:sqlite'
-import { createTotals } from '../channels'
 import { sqlite as dialect } from '../dialect'
 import {
-  type AssetRow,
-  buyersIn,
-  type FirstRow,
+  createSalesSelects,
   figuresOf,
-  firstOf,
   idAt,
   type SalesLedger,
   type SalesOfSpan,
@@ -25,7 +21,7 @@ export function createSalesReads(sqlite: Database): SalesReads {
   const sql = salesSql(dialect)
   const prepared = new Map<string, Statement>()
   /** Prepared on first use, because a service may never need them. */
-  const all = <Row>(text: string, values: Record<string, string | number> = {}): Row[] => {
+  const all = <Row>(text: string, values: Record<string, string | number>): Row[] => {
     const statement = prepared.get(text) ?? sqlite.prepare(text)
     prepared.set(text, statement)
     return statement.all(values) as Row[]
@@ -44,12 +40,8 @@ export function createSalesReads(sqlite: Database): SalesReads {
   // One transaction, so that all figures are of one state.
   const inOne = sqlite.transaction(figures)
   return {
+    ...createSalesSelects(selectsOf({ sqlite })),
     ofSpan: async (span, query) => inOne(span, query),
-    requestsOf: async (day) => all(sql.requests, { day }),
-    buyersOf: async (span) => all(sql.buyers, buyersIn(span)),
-    channels: createTotals(selectsOf({ sqlite })),
-    firstAt: async () => firstOf(all<FirstRow>(sql.first)[0]),
-    assets: async () => all<AssetRow>(sql.assets),
   }
 }
 

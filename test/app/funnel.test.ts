@@ -5,7 +5,7 @@ import { sales } from '../../src/cli/operate/sales'
 import { account } from '../../src/demo/accounts'
 import { buyWithMppx, buyWithX402 } from '../../src/demo/buyers'
 import * as Client from '../../src/protocol/Client'
-import { dayMs } from '../../src/protocol/Time'
+import { dayMs, hourMs } from '../../src/protocol/Time'
 import { insertPayment, operatorOf } from '../harness/admin'
 import { exitCode } from '../harness/command'
 import { payee, type Shop, sign, startShop } from '../harness/shop'
@@ -18,6 +18,7 @@ afterAll(() => shop.stop())
 
 type Line = {
   client?: string
+  route?: string
   asked: number
   tried: Record<string, number>
   refused: Record<string, number>
@@ -28,12 +29,12 @@ type Line = {
 }
 
 /** What `turnpike sales --funnel` says beside the service. */
-async function funnel(by: string): Promise<{ lines: Line[]; total: Line }> {
+async function funnel(by: string, since = '0d'): Promise<{ lines: Line[]; total: Line }> {
   let json = ''
   const out = (more: string) => {
     json += more
   }
-  const options = { dataDir: shop.dataDir, since: '0d', by, funnel: true, json: true, out }
+  const options = { dataDir: shop.dataDir, since, by, funnel: true, json: true, out }
   expect(await exitCode(sales, { ...options, now: shop.now })).toBe(0)
   return JSON.parse(json)
 }
@@ -139,6 +140,20 @@ test('the funnel counts what was answered to each kind of client, and what the c
   for (const by of ['route', 'merchant', 'day']) expect((await funnel(by)).total).toEqual(total)
   for (const [reason, times] of Object.entries(total.refused))
     expect(metrics).toContain(`turnpike_refusals_total{reason="${reason}"} ${times}`)
+})
+
+test('a payer that pays for two routes on one day, hours apart, has come again to neither', async () => {
+  const day = shop.now() - (shop.now() % dayMs) - dayMs
+  const payer = account(6).address
+  for (const [route, hour] of [
+    ['/first', 1],
+    ['/second', 5],
+  ] as const)
+    insertPayment(shop.db, { at: day + hour * hourMs, payer, route })
+  const { lines } = await funnel('route', '1d')
+  const of = (route: string) => lines.find((each) => each.route === route)
+  for (const route of ['/first', '/second'])
+    expect(of(route)).toMatchObject({ paid: 1, buyers: 1, again: 0 })
 })
 
 test('the kind of a client is one of a closed set, whatever its header says', () => {
