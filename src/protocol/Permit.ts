@@ -98,24 +98,20 @@ export function call(transfer: Signed): { to: Address; data: Hex } {
   return proxy.call(transfer, transfer)
 }
 
-/**
- * The calls of a proxy, and what its payers sign. `types` are those of its parameters between the permit and
- * the signature. `members` are in the order of the words of a call; the asset is the first. `witness` are
- * those of `witnessType`, in its order.
- */
+type ProxyShape<Member, Bound> = {
+  /** Of the parameters between the permit and the signature. */
+  types: string
+  /** In the order of the words of a call; the asset is the first. */
+  members: readonly Member[]
+  witnessType: string
+  /** Those of `witnessType`, in its order. */
+  witness: readonly Bound[]
+}
+
+/** The calls of a proxy, and what its payers sign. */
 export function createProxy<Member extends string, Bound extends string>(
   address: Address,
-  {
-    types,
-    members,
-    witnessType,
-    witness,
-  }: {
-    types: string
-    members: readonly Member[]
-    witnessType: string
-    witness: readonly Bound[]
-  },
+  { types, members, witnessType, witness }: ProxyShape<Member, Bound>,
 ) {
   const parameters = `${permitTuple},${types},bytes)`
   const settle = Abi.selector(`settle(${parameters}`)

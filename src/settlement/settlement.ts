@@ -119,7 +119,7 @@ function createPayments(context: Context) {
       { waitMs, requestId }: { waitMs: number; requestId?: string },
     ): Promise<Outcome> {
       const sent = context.progress.isStopping ? undefined : transfer
-      return Payments.resumePayment(context, payment, { transfer: sent, requestId, waitMs })
+      return Payments.resumePayment(context, payment, { transfer: sent, requestId }, waitMs)
     },
     /**
      * Calls back with the id after a change of a payment's state (confirmed, reverted, expired, back

@@ -18,7 +18,7 @@ import { isReady } from './send/relayer'
 import { sourcesOf } from './state/availability'
 import * as Health from './state/health'
 import * as Lanes from './state/lanes'
-import { createMetrics, type Meter, silent } from './state/metrics'
+import { createMetrics, type Meter } from './state/metrics'
 import { keeps } from './state/ownership'
 import { createPayers } from './state/payers'
 import {
@@ -55,8 +55,8 @@ export type SettlementOptions = { [Name in keyof Policy]?: Policy[Name] | undefi
   log: WriteEvent
   /** Random bytes for payment ids; by default the system's. */
   random?: (length: number) => Uint8Array
-  /** Where events are counted; by default nowhere. */
-  meter?: Meter
+  /** Where events are counted. */
+  meter: Meter
   /**
    * Factories that may deploy the wallet of a payer in its first payment (ERC-6492); by default
    * none. The payer chooses the calldata for the factory, and we pay the gas.
@@ -125,10 +125,7 @@ export async function createContext(
       isOwnPayee: options.isOwnPayee ?? (() => false),
     },
     events,
-    metrics: createMetrics(
-      options.meter ?? silent,
-      sourcesOf({ ledger, chains, credit, now, monotonic }),
-    ),
+    metrics: createMetrics(options.meter, sourcesOf({ ledger, chains, credit, now, monotonic })),
     now,
     monotonic,
     log,

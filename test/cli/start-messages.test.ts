@@ -17,7 +17,7 @@ import { createLog } from '../../src/log'
 import { createSettlement } from '../../src/settlement/settlement'
 import { remedyOfReason } from '../../src/settlement/state/availability'
 import { configOf, small } from '../harness/config'
-import { temporary } from '../harness/settlement'
+import { silent, temporary } from '../harness/settlement'
 
 /** Why a start is refused: each message says what is wrong and what to do. */
 
@@ -202,6 +202,7 @@ test('error: a node that does not answer is a warning, with what to do', async (
   const lines: string[] = []
   const settlement = await createSettlement({
     ledger: createLedger(db),
+    meter: silent,
     networks: configOf(small).networks.map((each) => ({
       ...each,
       rpcUrls: ['http://127.0.0.1:1'],

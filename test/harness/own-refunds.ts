@@ -5,9 +5,8 @@ import { account } from '../../src/demo/accounts'
 import { balanceOf, execute, mine } from '../../src/demo/chains'
 import * as Crypto from '../../src/protocol/Crypto'
 import { createRefunds, type Refunds, type RefundsOptions } from '../../src/refunds/refunds'
-import { silent } from '../../src/settlement/state/metrics'
 import { ownSettlement } from './own-settlement'
-import { type RpcCall, signTransfer, until } from './settlement'
+import { type RpcCall, signTransfer, silent, until } from './settlement'
 
 /** The account of REFUND_KEY; it has no native coin. */
 export const refunder = account(6)

@@ -11,7 +11,7 @@ import {
 } from '../../src/settlement/settlement'
 import { createScriptedChain, startSeconds } from './scripted-chain'
 import { startScriptedNode } from './scripted-node'
-import { networkOf, purposeOf, relayerKey, signTransfer, until } from './settlement'
+import { networkOf, purposeOf, relayerKey, signTransfer, silent, until } from './settlement'
 import { createTestLedger, type OpenedLedger } from './test-ledger'
 
 type Changes = {
@@ -43,6 +43,7 @@ async function prepare(changes: Changes) {
     const opened = await store.open()
     const settlement = await createSettlement({
       ledger: changes.ledger?.(opened.ledger) ?? opened.ledger,
+      meter: silent,
       networks: [network],
       relayerKeys: [relayerKey],
       now,

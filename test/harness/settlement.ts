@@ -183,6 +183,14 @@ type FixtureOptions = {
   clockSkewMaxMs?: number | undefined
 }
 
+/** A meter that counts nothing. */
+export const silent: Meter = {
+  counter: () => ({ inc() {} }),
+  gauge: () => ({ set() {} }),
+  histogram: () => ({ observe() {} }),
+  onRender() {},
+}
+
 /** Starts settlement over a data directory. */
 export async function startFixture(
   networks: readonly NetworkConfig[],
@@ -195,6 +203,7 @@ export async function startFixture(
   const events: SettlementFixture['events'] = []
   const settlement = await createSettlement({
     ledger,
+    meter: options.meter ?? silent,
     networks,
     relayerKeys: options.relayerKeys ?? [relayerKey],
     now,
@@ -216,7 +225,6 @@ export async function startFixture(
     resendMs: options.resendMs,
     chargeAttemptMs: options.chargeAttemptMs,
     ...(options.walletFactories ? { walletFactories: options.walletFactories } : {}),
-    ...(options.meter ? { meter: options.meter } : {}),
   })
   if (options.recover === false) await settlement.ready
   else await settlement.recover()

@@ -5,7 +5,15 @@ import * as Transfer from '../../src/protocol/Transfer'
 import { createSettlement, type Settlement } from '../../src/settlement/settlement'
 import { startGateway, type TestGateway } from './gateway-pair'
 import { gatewayDatabase } from './postgres'
-import { networkOf, purposeOf, relayerKey, signTransfer, startNetwork, until } from './settlement'
+import {
+  networkOf,
+  purposeOf,
+  relayerKey,
+  signTransfer,
+  silent,
+  startNetwork,
+  until,
+} from './settlement'
 import { freshWallet, setAllowances, setTokens } from './sponsor'
 
 /** Gateways over one database and one real chain, which sell by the scheme `upto`. */
@@ -106,6 +114,7 @@ async function startSeller(
   const events: Seller['events'] = []
   const settlement = await createSettlement({
     ledger: gateway.ledger,
+    meter: silent,
     networks: [network],
     relayerKeys,
     now: Date.now,

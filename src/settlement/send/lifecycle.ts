@@ -1,4 +1,4 @@
-import type { Payment, Purpose } from '../../../db/Payment'
+import type { Payment } from '../../../db/Payment'
 import * as Crypto from '../../protocol/Crypto'
 import { checkWindow, type Transfer } from '../../protocol/Transfer'
 import * as Refusals from '../read/refusals'
@@ -154,13 +154,7 @@ async function check(
 export function needsSecond(
   { policy }: Pick<Context, 'policy'>,
   chain: Pick<ChainState, 'client'>,
-  {
-    transfer,
-    purpose,
-  }: {
-    transfer: Pick<Payment['transfer'], 'amountAtomic' | 'method'>
-    purpose: Pick<Purpose, 'product'>
-  },
+  { transfer, purpose }: Pick<Payment, 'transfer' | 'purpose'>,
 ): boolean {
   if (chain.client.nodes.length < 2 || transfer.method === 'channel') return false
   if (purpose.product === 'desk') return true
@@ -339,18 +333,15 @@ export async function joinKnown(
     // Without a hash the chain publishes all of an x402 credential: its bytes join nothing.
     (credentialHash !== undefined || purpose.protocol === 'mpp')
   if (!isSame) return Refusals.refuseUsed(known.transfer)
-  return resumePayment(context, known, { transfer: known.transfer, requestId, waitMs })
+  return resumePayment(context, known, { transfer: known.transfer, requestId }, waitMs)
 }
 
 /** Waits for the running settlement, or sends a reverted payment again. */
 export async function resumePayment(
   context: Context,
   { id }: Payment,
-  {
-    transfer,
-    requestId,
-    waitMs,
-  }: { transfer: Transfer | undefined; requestId?: string | undefined; waitMs: number },
+  { transfer, requestId }: { transfer: Transfer | undefined; requestId?: string | undefined },
+  waitMs: number,
 ): Promise<Outcome> {
   const payment = await context.ledger.payments.findById(id)
   if (!payment) throw new Error(`no payment ${id}`)

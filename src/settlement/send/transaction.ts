@@ -628,12 +628,7 @@ export function externalRow(
 
 /** The row of a payment that is sent with a transaction. */
 export function rowOf(
-  {
-    id,
-    transfer,
-    purpose,
-    receivedAt,
-  }: Pick<Requested, 'id' | 'transfer' | 'purpose' | 'receivedAt'>,
+  { id, transfer, purpose, receivedAt }: Requested,
   transactionHash: Hex,
   { knownBlock, at }: { knownBlock: bigint; at: number },
 ): PaymentRow {

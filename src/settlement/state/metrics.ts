@@ -217,11 +217,3 @@ function states(gauge: Gauge) {
     },
   }
 }
-
-/** Counts nothing: for a service without metrics. */
-export const silent: Meter = {
-  counter: () => ({ inc() {} }),
-  gauge: () => ({ set() {} }),
-  histogram: () => ({ observe() {} }),
-  onRender() {},
-}

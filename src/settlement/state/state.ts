@@ -222,20 +222,14 @@ export type Relayer = ReturnType<typeof createRelayer>
 
 export function createRelayer(
   privateKey: Uint8Array,
-  {
-    isReserved,
-    isHeld,
-  }: {
-    /** Whether it sends only the jobs that name it. */
-    isReserved: boolean
-    /** Whether this process chooses its account nonces. */
-    isHeld: boolean
-  },
+  { isReserved, isHeld }: { isReserved: boolean; isHeld: boolean },
 ) {
   return {
     address: Crypto.addressOf(privateKey),
     privateKey,
+    /** Whether it sends only the jobs that name it. */
     isReserved,
+    /** Whether this process chooses its account nonces. */
     isHeld,
     /**
      * Whether another process gets the account when nothing is open, so that payments use the other

@@ -167,7 +167,7 @@ async function drive(
     }
     const settle = () => Payments.settle(context, request, attemptMs)
     let outcome = known
-      ? await Payments.resumePayment(context, known, { transfer, requestId, waitMs: attemptMs })
+      ? await Payments.resumePayment(context, known, { transfer, requestId }, attemptMs)
       : await settle()
     // A node that is behind may have refused it. While nodes disagree, it is settled later.
     if (isDoubtful(outcome, authorization) && (await mayPass(context, chain, transfer))) {
