@@ -15,7 +15,7 @@ import * as Reorg from './repair/reorg'
 import { restore } from './repair/restore'
 import { pump } from './send/queue'
 import { isReady } from './send/relayer'
-import { sourcesOf } from './state/availability'
+import { registerGauges } from './state/gauges'
 import * as Health from './state/health'
 import * as Lanes from './state/lanes'
 import { createMetrics, type Meter } from './state/metrics'
@@ -125,11 +125,12 @@ export async function createContext(
       isOwnPayee: options.isOwnPayee ?? (() => false),
     },
     events,
-    metrics: createMetrics(options.meter, sourcesOf({ ledger, chains, credit, now, monotonic })),
+    metrics: createMetrics(options.meter),
     now,
     monotonic,
     log,
   }
+  registerGauges(options.meter, context)
   for (const chain of chains.values()) chain.room = () => pump(context, chain)
   await Recover.raiseFloors(context)
   return context

@@ -1,10 +1,14 @@
 import { afterAll, beforeAll, expect, test } from 'bun:test'
+import { createClock } from '../../src/chain/clock'
+import { createHead } from '../../src/chain/head'
 import { account } from '../../src/demo/accounts'
 import { mine } from '../../src/demo/chains'
 import { createRegistry } from '../../src/http/metrics'
-import { createMetrics, type MetricSources } from '../../src/settlement/state/metrics'
+import { registerGauges } from '../../src/settlement/state/gauges'
+import { type Context, createObserved, createRelayer } from '../../src/settlement/state/state'
 import { setAutomine } from '../harness/chains'
 import { withoutSync } from '../harness/own-settlement'
+import { networkOf, relayerKey } from '../harness/settlement'
 import { buy, type Shop, setSettleWait, sign, startShop } from '../harness/shop'
 import { until } from '../harness/world'
 
@@ -118,31 +122,34 @@ test('metrics contain no buyer and no URL', async () => {
 
 test('a reason that ended is 0, and totals never decrease', async () => {
   const registry = createRegistry()
-  let paused: string | undefined = 'relayer 0xabc holds 17 wei, too little for gas'
   const calls = new Map([['eth_call', 3]])
-  const sources: MetricSources = {
-    risks: () => new Map(),
-    channels: async () => [],
-    networks: () => [
-      {
-        network: 'eip155:1',
-        calls,
-        faults: new Map(),
-        clockSkewMs: -1_500,
-        ready: true,
-        newHeads: false,
-        relayers: [{ relayer: '0x1', reason: paused, inFlight: 0, balanceWei: 5n }],
-        gas: [],
-      },
-    ],
-    pending: async () => new Map([['eip155:1', 2]]),
+  const config = networkOf('http://127.0.0.1', 'usdc')
+  const relayer = createRelayer(relayerKey, { isReserved: false, isHeld: true })
+  relayer.poor = 'relayer 0xabc holds 17 wei, too little for gas'
+  const chain = {
+    ...createObserved(Date.now, false),
+    ...{ network: config, relayers: [relayer], clock: createClock(), head: createHead() },
+    heads: { isLive: () => false },
+    client: { counts: () => calls, faults: () => new Map() },
   }
-  createMetrics(registry, sources)
+  const context = {
+    ledger: {
+      channels: { totals: async () => [] },
+      payments: { countBroadcast: async () => new Map([[config.id, 2]]) },
+      gas: { spentOn: () => 0n },
+      fault: () => undefined,
+    },
+    chains: new Map([[config.id, chain]]),
+    credit: { risks: () => new Map() },
+    ...{ now: Date.now, monotonic: Date.now },
+  }
+  registerGauges(registry, context as unknown as Context)
   const line = async (name: string) =>
     (await registry.render()).split('\n').find((each) => each.startsWith(`turnpike_${name}{`))
   expect(await line('relayer_paused')).toMatch(/reason="[^"]*too little for gas"\} 1$/)
   expect(await line('relayer_paused')).not.toContain('17')
-  paused = undefined
+  relayer.poor = undefined
+  relayer.next = 0
   expect(await line('relayer_paused')).toEndWith(' 0')
   expect(await line('rpc_calls_total')).toEndWith(' 3')
   calls.set('eth_call', 7)

@@ -1,13 +1,12 @@
 import type { Product } from '../../../db/Payment'
 import type { GasProduct } from '../../../db/schema'
-import { aheadOf, skewOf } from '../../chain/clock'
+import { aheadOf } from '../../chain/clock'
 import { priceOf } from '../../chain/head'
 import type { NetworkConfig } from '../../config/Config'
 import type { TransferMethod } from '../../protocol/Asset'
 import type * as Network from '../../protocol/Network'
 import { isReady, isUnfunded, pausedBy } from '../send/relayer'
 import * as Gas from './gas-budget'
-import type { MetricSources } from './metrics'
 import * as Funding from './out-of-gas'
 import { type ChainState, type Context, chainOf, type Relayer } from './state'
 
@@ -83,7 +82,7 @@ function relayerStatusOf(chain: ChainState, relayer: Relayer) {
   }
 }
 
-function statusOf(context: Pick<Context, 'ledger' | 'now' | 'monotonic'>, chain: ChainState) {
+function statusOf(context: Context, chain: ChainState) {
   const relayers = chain.relayers.map((relayer) => relayerStatusOf(chain, relayer))
   const [first] = relayers
   if (!first) throw new Error('a network without a relayer')
@@ -132,7 +131,7 @@ function detailsOf(context: Context, chain: ChainState) {
 }
 
 /** Gas of today by product. */
-function gasOf(
+export function gasOf(
   { ledger, now }: Pick<Context, 'ledger' | 'now'>,
   { id, gasPerDayWei }: NetworkConfig,
 ) {
@@ -188,32 +187,6 @@ export function microUsdOf(
   { ethPriceUsd }: Pick<NetworkConfig, 'ethPriceUsd'>,
 ): number {
   return (Number(gas * priceWei) / 1e18) * ethPriceUsd * 1e6
-}
-
-/** The values that the metrics report. */
-export function sourcesOf({
-  ledger,
-  chains,
-  credit,
-  ...clocks
-}: Pick<Context, 'ledger' | 'chains' | 'credit' | 'now' | 'monotonic'>): MetricSources {
-  return {
-    networks: () =>
-      [...chains.values()].map((chain) => ({
-        ...statusOf({ ledger, ...clocks }, chain),
-        clockSkewMs: skewOf(clocks, chain),
-        calls: chain.client.counts(),
-        faults: chain.client.faults(),
-        newHeads: chain.heads.isLive(),
-        gas: gasOf({ ledger, ...clocks }, chain.network),
-      })),
-    risks: credit.risks,
-    channels: ledger.channels.totals,
-    pending: async () => {
-      const counts = await ledger.payments.countBroadcast()
-      return new Map([...chains.keys()].map((id) => [id, counts.get(id) ?? 0]))
-    },
-  }
 }
 
 /** What an operator must do about a reason of a pause, by the reason's text. */
