@@ -317,19 +317,17 @@ export function spenderOf(isUpto: boolean): Address {
 function signedPermit(json: Json.JsonObject, signature: Hex): Parsed['signed'] {
   const permitted = Json.read(json, 'permitted', 'object')
   const witness = Json.read(json, 'witness', 'object')
-  const hasSpender = Json.member(json, 'spender') !== undefined
-  const hasValidAfter = Json.member(witness, 'validAfter') !== undefined
   const hasFacilitator = Json.member(witness, 'facilitator') !== undefined
   return {
     asset: Json.read(permitted, 'token', 'address'),
-    spender: hasSpender ? Json.read(json, 'spender', 'address') : spenderOf(hasFacilitator),
-    facilitator: hasFacilitator ? Json.read(witness, 'facilitator', 'address') : undefined,
+    spender: Json.optional(json, 'spender', 'address') ?? spenderOf(hasFacilitator),
+    facilitator: Json.optional(witness, 'facilitator', 'address'),
     payer: Json.read(json, 'from', 'address'),
     payee: Json.read(witness, 'to', 'address'),
     amountAtomic: Json.read(permitted, 'amount', 'uint'),
     // Clients write digits, the example of the specification is hex.
     nonce: Json.read(json, 'nonce', 'wordOrUint'),
-    validAfter: hasValidAfter ? Json.read(witness, 'validAfter', 'uint') : 0n,
+    validAfter: Json.optional(witness, 'validAfter', 'uint') ?? 0n,
     validBefore: Json.read(json, 'deadline', 'uint'),
     signature,
   }
