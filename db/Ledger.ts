@@ -328,8 +328,8 @@ export type StoredAnswer = {
   expiresAt: number
 }
 
-/** Size of the stored answers of one payer: headers, bodies, and `rowBytes` for each answer. */
-export type AnswerUsage = { payer: string; bytes: number }
+/** Size of the stored answers of one owner: headers, bodies, and `rowBytes` for each answer. */
+export type AnswerUsage = { owner: string; bytes: number }
 
 export type AnswerLedger = {
   find(paymentId: string): Promise<StoredAnswer | undefined>

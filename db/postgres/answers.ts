@@ -3,11 +3,12 @@ import type { Parts } from './parts'
 
 const byPayment = `SELECT status, headers, body, created_at AS "createdAt", expires_at AS "expiresAt"
   FROM answers WHERE payment_id = $1`
-/** An answer without a payment counts for an empty payer. */
-const usageOf = `SELECT coalesce(min(payments.payer), '') AS payer,
+/** An answer without a payment counts for an empty owner. */
+const usageOf = `SELECT lower(CASE WHEN payments.method = 'channel' THEN substr(payments.nonce, 1, 34)
+      ELSE coalesce(payments.payer, '') END) AS owner,
     sum(length(body) + length(headers) + $1)::bigint AS bytes
   FROM answers LEFT JOIN payments ON payments.id = answers.payment_id
-  GROUP BY lower(payments.payer)`
+  GROUP BY owner`
 
 /** Shorter answers, in base64, delay a commit no more than other changes do. */
 const longMin = 8 * 1024

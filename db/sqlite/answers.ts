@@ -13,13 +13,14 @@ export function createAnswers(db: Db): AnswerLedger {
   const insert = insertInto(db, answers, 'ON CONFLICT DO NOTHING')
   const sweep = statement(db, 'DELETE FROM answers WHERE expires_at <= $now')
   const oldest = statement<{ at: number | null }>(db, 'SELECT min(expires_at) AS at FROM answers')
-  // An answer without a payment counts for an empty payer.
+  // An answer without a payment counts for an empty owner.
   const usage = statement<AnswerUsage>(
     db,
-    `SELECT coalesce(payments.payer, '') AS payer,
+    `SELECT lower(CASE WHEN payments.method = 'channel' THEN substr(payments.nonce, 1, 34)
+         ELSE coalesce(payments.payer, '') END) AS owner,
        sum(length(answers.body) + length(answers.headers) + $rowBytes) AS bytes
      FROM answers LEFT JOIN payments ON payments.id = answers.payment_id
-     GROUP BY payments.payer`,
+     GROUP BY owner`,
   )
   return {
     find: async (id) => byPayment().get({ id }) ?? undefined,

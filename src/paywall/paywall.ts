@@ -6,6 +6,7 @@ import type { Reason } from '../settlement/send/Outcome'
 import { chargeMs } from '../settlement/upto/ceilings'
 import { answeredBy, createPaidDeliveries, type Deliveries } from './answer/delivery'
 import { transactionOf } from './answer/receipts'
+import { ownerOf } from './answer/store'
 import { gone } from './answer/undelivered'
 import {
   assertContinues,
@@ -146,7 +147,7 @@ function createGatewayProduct(context: Context): Product<GatewaySale> {
       const { sale, presentation, key, claim } = checkout
       const { transfer, bound } = presentation
       if (key !== undefined) {
-        const free = await answers.reserve(transfer.payer, now())
+        const free = await answers.reserve(ownerOf(transfer), now())
         if (free === undefined) throw Denial.storeFull()
         claim.add(free)
       }

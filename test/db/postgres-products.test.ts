@@ -419,9 +419,7 @@ answerTest(
     // Characters of the headers, as SQLite counts them.
     const size = [...headers].length + 7
     expect(bytes.toSorted((left, right) => left - right)).toEqual([1_009, 1_000 + 2 * size])
-    expect((await ledger.usage(7)).map((each) => lower(each.payer as Address))).toContain(
-      lower(payer),
-    )
+    expect((await ledger.usage(7)).map(({ owner }) => owner)).toContain(lower(payer))
     expect(await ledger.sweep(19)).toBe(20)
     expect(await ledger.sweep(30)).toBe(40)
     expect((await rows(answers)).map(({ paymentId }) => paymentId)).toEqual([third])

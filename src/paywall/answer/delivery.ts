@@ -18,7 +18,7 @@ import {
   type StoreRemainder,
   type WholeOptions,
 } from './remainder'
-import type { Answer, Answers } from './store'
+import { type Answer, type Answers, ownerOf } from './store'
 import { createPulse, observed, type Reach } from './stream'
 import { createTransferRates, type TransferRateMin } from './transfer-rate'
 import {
@@ -523,7 +523,7 @@ export async function keepAnswer(
   { answer, isReserved }: { answer: Answer; isReserved: boolean },
 ): Promise<boolean> {
   try {
-    const free = isReserved ? () => {} : await answers.reserve(payment.transfer.payer, now())
+    const free = isReserved ? () => {} : await answers.reserve(ownerOf(payment.transfer), now())
     if (free === undefined) return false
     return await answers.store(payment, answer, now()).finally(free)
   } catch (error) {

@@ -2,6 +2,7 @@ import type { AnswerLedger, AnswerUsage } from '../../../db/Ledger'
 import type { Payment } from '../../../db/Payment'
 import { type Counts, createCounts } from '../../http/counts'
 import { dayMs } from '../../protocol/Time'
+import type { Transfer } from '../../protocol/Transfer'
 
 /** An answer as it was delivered. */
 export type Answer = { status: number; headers: Headers; body: Uint8Array }
@@ -20,8 +21,17 @@ const shares = 8
 const sweepMs = 60_000
 
 /**
+ * Whose share of the store an answer takes. Every account may open a channel in the name of a payer, so a
+ * channel has a share of its own: the nonces of its payments begin with the same half. Twins: `usage` of both
+ * ledgers.
+ */
+export function ownerOf({ method, nonce, payer }: Transfer): string {
+  return method === 'channel' ? nonce.slice(0, 34) : payer
+}
+
+/**
  * Answers kept for idempotency keys and for buyers by use that have not got them: 24 hours, at most
- * 1 MiB each, capped in total (`totalMaxBytes`) and per payer.
+ * 1 MiB each, capped in total (`totalMaxBytes`) and per owner.
  */
 export async function createAnswerStore(
   ledger: AnswerLedger,
@@ -45,14 +55,14 @@ export async function createAnswerStore(
       const text = JSON.stringify([...headers])
       const times = { createdAt: now, expiresAt: now + dayMs }
       await ledger.store(id, { status, headers: text, body, ...times })
-      room.use({ payer: transfer.payer, bytes: body.byteLength + text.length + rowBytes })
+      room.use({ owner: ownerOf(transfer), bytes: body.byteLength + text.length + rowBytes })
       return true
     },
     reserve: room.reserve,
   }
 }
 
-/** The bytes of the answers, in total and by payer, with the reservations of running ones. */
+/** The bytes of the answers, in total and by owner, with the reservations of running ones. */
 function createRoom(ledger: AnswerLedger, totalMaxBytes: number, stored: readonly AnswerUsage[]) {
   let usage = createCounts()
   const reserved = createCounts()
@@ -61,12 +71,12 @@ function createRoom(ledger: AnswerLedger, totalMaxBytes: number, stored: readonl
   /** Answers stored while the usage is read again. */
   let meanwhile: AnswerUsage[] = []
   const addTo = (counts: Counts, used: readonly AnswerUsage[]) => {
-    for (const { payer, bytes } of used) counts.add(payer.toLowerCase(), bytes)
+    for (const { owner, bytes } of used) counts.add(owner.toLowerCase(), bytes)
   }
   addTo(usage, stored)
 
-  function hasRoom(payer: string): boolean {
-    const key = payer.toLowerCase()
+  function hasRoom(owner: string): boolean {
+    const key = owner.toLowerCase()
     const own = usage.of(key) + reserved.of(key)
     return (
       usage.total() + reserved.total() + answerMaxBytes <= totalMaxBytes &&
@@ -95,18 +105,18 @@ function createRoom(ledger: AnswerLedger, totalMaxBytes: number, stored: readonl
 
   return {
     /**
-     * Reserves room for an answer of a payer, until the result is called: when the answer is stored,
-     * or never will be. Undefined when the cap or the payer's share of it is reached. Then nothing
+     * Reserves room for an answer of `ownerOf`, until the result is called: when the answer is stored,
+     * or never will be. Undefined when the cap or the owner's share of it is reached. Then nothing
      * with a key may be charged.
      */
-    async reserve(payer: string, now: number): Promise<(() => void) | undefined> {
-      if (!hasRoom(payer)) await sweepIfDue(now)
+    async reserve(owner: string, now: number): Promise<(() => void) | undefined> {
+      if (!hasRoom(owner)) await sweepIfDue(now)
       // Check again in the turn that reserves: others may have taken room meanwhile.
-      if (!hasRoom(payer)) return undefined
+      if (!hasRoom(owner)) return undefined
       let bytes = reservedBytes
-      reserved.add(payer.toLowerCase(), bytes)
+      reserved.add(owner.toLowerCase(), bytes)
       return () => {
-        reserved.add(payer.toLowerCase(), -bytes)
+        reserved.add(owner.toLowerCase(), -bytes)
         bytes = 0
       }
     },

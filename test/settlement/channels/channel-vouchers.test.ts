@@ -1,6 +1,8 @@
 import { describe, expect, spyOn, test } from 'bun:test'
 import { account } from '../../../src/demo/accounts'
+import { answerMaxBytes, createAnswerStore, ownerOf } from '../../../src/paywall/answer/store'
 import type * as Voucher from '../../../src/protocol/Channel'
+import type { Transfer } from '../../../src/protocol/Transfer'
 import { type OwnChannels, ownChannels } from '../../harness/own-channels'
 import { until } from '../../harness/settlement'
 import { isPostgres } from '../../harness/test-ledger'
@@ -105,6 +107,32 @@ describe.concurrent('a charge that is not written', () => {
     await own.pay(voucher)
     expect(await own.row(config)).toMatchObject({ chargedAtomic: 2n * price })
   })
+})
+
+test('attack: answers of a channel of another payer leave that one its share of the store', async () => {
+  await using own = await ownChannels()
+  const config = own.configOf({ payerAuthorizer: account(1).address }, 2)
+  const deposit = own.signDeposit(config, 1_000_000n)
+  const { ledger } = own.fixture
+  const store = () => createAnswerStore(ledger.answers, 16 * answerMaxBytes)
+  const answers = await store()
+  const answer = { status: 200, headers: new Headers(), body: new Uint8Array(answerMaxBytes) }
+  let transfer: Transfer | undefined
+  for (const [base, changes] of [
+    [0n, { kind: 'deposit', deposit } as const],
+    [price, {}],
+  ] as const) {
+    const paid = await own.pay(own.voucher(config, base + price, price, changes))
+    const payment = 'settled' in paid ? paid.settled?.payment : undefined
+    if (payment === undefined) throw new Error('nothing was charged')
+    await answers.store(payment, answer, 0)
+    transfer = payment.transfer
+  }
+  if (transfer === undefined) throw new Error('nothing was charged')
+  for (const each of [answers, await store()]) {
+    expect(await each.reserve(account(2).address, 0)).toBeDefined()
+    expect(await each.reserve(ownerOf(transfer), 0)).toBeUndefined()
+  }
 })
 
 test('error: a channel that a crash of the database has undone is read from the chain again', async () => {
