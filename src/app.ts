@@ -179,10 +179,7 @@ function watchedOf(parts: AppParts): Parameters<AppParts['webhooks']['watch']>[0
     networks: settlement.details,
     refunds: refunds.stuck,
     claims: () =>
-      current.config.networks.flatMap(({ id: network }) => {
-        const late = settlement.channels.claimsOf(network)?.late
-        return late === undefined ? [] : [{ network, ...late }]
-      }),
+      current.config.networks.flatMap(({ id }) => settlement.channels.claimsOf(id)?.late ?? []),
     refused: () => refusedOf(current.config, parts.refusals),
     certificates() {
       const faults = new Map(

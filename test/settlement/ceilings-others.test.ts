@@ -118,7 +118,8 @@ describe.concurrent('the room of a relayer, with blocks of 2 s', () => {
     const refusalOf = (waiting: number, validBefore: bigint, product = 'facilitator') => {
       const chain = chainWith('facilitator', waiting)
       const other = { ...transfer, payer: account(9).address, validBefore }
-      return refuseBehind(contextWith(0), chain, other, { product } as Pick<Purpose, 'product'>)
+      const purpose = { product } as Purpose
+      return refuseBehind(contextWith(0), chain, { transfer: other, purpose })
     }
     for (const [most, seconds] of [
       [120, 300n],
@@ -142,12 +143,10 @@ describe.concurrent('the room of a relayer, with blocks of 2 s', () => {
       expect(refusalOf(most)).toMatchObject({ kind: 'unavailable', retryAfterSeconds: 1 })
     }
     const refusalOf = (waiting: number) =>
-      refuseBehind(
-        contextWith(0),
-        chainWith('facilitator', waiting),
-        { ...transfer, validBefore: 300n },
-        { product: 'facilitator' },
-      )
+      refuseBehind(contextWith(0), chainWith('facilitator', waiting), {
+        transfer: { ...transfer, validBefore: 300n },
+        purpose: { product: 'facilitator' } as Purpose,
+      })
     expect(refusalOf(29)).toBeUndefined()
     expect(refusalOf(30)).toMatchObject({ kind: 'unavailable' })
   })

@@ -2,7 +2,6 @@ import type { Hex } from 'viem'
 import type { Payment } from '../../../db/Payment'
 import type * as Network from '../../protocol/Network'
 import type { ChannelTerms } from '../../protocol/X402'
-import * as Refusals from '../read/refusals'
 import type { JobCall } from '../send/Job'
 import { type ChainState, type Context, chainOf } from '../state/state'
 import {
@@ -14,10 +13,10 @@ import {
   type Signed,
 } from './check'
 import { claimAll, claimsOf } from './claims'
-import { type Refunded, type RefundOptions, refund } from './refund'
+import { type RefundOptions, refund } from './refund'
 import { attemptOf, gasLimitOf, hasFailed } from './send'
 import { type Presented, type Settled, takeTurn } from './state'
-import { findChannel, findCharged, openUnknown, outOfStep, refuseKnown } from './voucher'
+import { findChannel, findCharged, outOfStep } from './voucher'
 
 /** Longest wait of a request for the turn of its channel, ms. */
 const turnMs = 1_000
@@ -75,9 +74,8 @@ export function createChannelSales(context: Context) {
       readStateSince(chainOf(context, network), id, block),
     /** Gas limit of a call; undefined where it fails. Throws RpcFault. */
     gasLimitOf: (network: Network.Id, call: JobCall) => gasLimitOf(chainOf(context, network), call),
-    /** Refunds a channel. The caller has its turn, and has checked the signature. */
-    refund: (transfer: Presented, options: RefundOptions) =>
-      refundChannel(context, transfer, options),
+    /** As of `refund`. */
+    refund: (transfer: Presented, options: RefundOptions) => refund(context, transfer, options),
   }
 }
 
@@ -93,30 +91,4 @@ function termsOf(
   const withdrawDelay = withdrawDelayMs / 1000
   watch.terms = { receiverAuthorizer: authorizer.address, withdrawDelay, minDepositAtomic, method }
   return watch.terms
-}
-
-async function refundChannel(
-  context: Context,
-  transfer: Presented,
-  options: RefundOptions,
-): Promise<Refunded | Refusals.PaymentRefusal> {
-  const { progress, ledger } = context
-  const { channelId, maxAtomic } = transfer.voucher
-  const chain = chainOf(context, transfer.network)
-  if (progress.isStopping) return Refusals.unavailable(undefined)
-  if (ledger.fault() !== undefined) return Refusals.unrecordable
-  const known = await findChannel(context, channelId)
-  try {
-    const refused = known
-      ? await refuseKnown(context, chain, known, (channel) => {
-          if (maxAtomic === channel.chargedAtomic) return undefined
-          const detail = `The voucher of a refund must be of what was charged, ${channel.chargedAtomic}.`
-          return outOfStep(context, channel, detail)
-        })
-      : await openUnknown(context, chain, transfer)
-    return refused ?? (await refund(context, chain, transfer, options))
-  } catch (error) {
-    context.log('settlement-fault', { network: transfer.network, error })
-    return Refusals.unavailable(error)
-  }
 }

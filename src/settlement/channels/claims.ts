@@ -1,6 +1,7 @@
 import type { Hex } from 'viem'
 import type { Channel } from '../../../db/Channel'
 import type { JobRow } from '../../../db/schema'
+import type { LateClaims } from '../../../db/WebhookEvent'
 import { priceOf } from '../../chain/head'
 import type { Channels as Terms } from '../../config/Config'
 import * as Abi from '../../protocol/Abi'
@@ -12,15 +13,7 @@ import type { JobEnd } from '../send/Job'
 import { microUsdOf } from '../state/availability'
 import { keeps } from '../state/ownership'
 import type { ChainState, Context } from '../state/state'
-import {
-  attemptOf,
-  claimBaseGas,
-  claimRowGas,
-  estimateGas,
-  hasFailed,
-  limitOf,
-  runChannelJob,
-} from './send'
+import { attemptOf, claimBaseGas, claimRowGas, gasLimitOf, hasFailed, runChannelJob } from './send'
 import { atOnce, type ChannelWatch, type Owed } from './state'
 import { syncChannels } from './watch'
 
@@ -171,15 +164,15 @@ async function sendClaim(
 ): Promise<void> {
   const { network, channels: watch } = chain
   const call = claimCallOf(context, chain, channels)
-  const estimate = await estimateGas(chain, call)
-  if (estimate === undefined) return divideClaim(context, chain, channels)
+  const gasLimit = await gasLimitOf(chain, call)
+  if (gasLimit === undefined) return divideClaim(context, chain, channels)
   const key = `claim:${network.id}:${Abi.hash(call.data.slice(2))}`
   let end: JobEnd | undefined
   while (end === undefined || end.kind === 'pending') {
     const withdrawn = channels.find(({ id }) => watch.withdrawals.has(id))
     const next = await attemptOf(context, key, isClaimOver(context, withdrawn))
     if (next === undefined) return fallBehind(context, chain, 'claims fail on the chain')
-    const job = { id: next.id, ...call, gasLimit: limitOf(estimate), takesLast: true } as const
+    const job = { id: next.id, ...call, gasLimit, takesLast: true } as const
     end = await runChannelJob(context, chain, job, { waitMs })
     if (context.progress.signal.aborted) return
   }
@@ -287,7 +280,7 @@ async function payOut(
   const next = await attemptOf(context, key, isClaimOver(context))
   const call = Voucher.settleCall(receiver, token)
   // The token may refuse to pay its receiver.
-  const isSendable = next?.row !== undefined || (await estimateGas(chain, call)) !== undefined
+  const isSendable = next?.row !== undefined || (await gasLimitOf(chain, call)) !== undefined
   if (next === undefined || !isSendable) return false
   const job = { id: next.id, ...call, gasLimit: sweepGas, takesLast: true } as const
   const end = await runChannelJob(context, chain, job, { waitMs })
@@ -295,22 +288,19 @@ async function payOut(
   return end.kind === 'confirmed'
 }
 
-/** What an operator must know of the claims of a network: why they are late, and since when. */
-export type LateClaims = { since: number; reason: string; unclaimedAtomic: bigint }
-
 /** Undefined while claims come in time. */
 function lateClaims(
   { now }: Context,
-  { unclaimedAtomic, withdrawals, late }: ChannelWatch,
+  { network: { id: network }, channels: { unclaimedAtomic, withdrawals, late } }: ChainState,
   { withdrawDelayMs, claimEveryMs }: Terms,
 ): LateClaims | undefined {
   for (const { at, unclaimedAtomic: left } of withdrawals.values()) {
     if (left <= 0n || now() - at < withdrawDelayMs / 10) continue
-    const reason = late?.reason ?? 'the claim is not on the chain'
-    return { since: at, reason: `a withdrawal has begun, and ${reason}`, unclaimedAtomic: left }
+    const reason = `a withdrawal has begun, and ${late?.reason ?? 'the claim is not on the chain'}`
+    return { network, since: at, reason, unclaimedAtomic: left }
   }
   if (late === undefined || now() - late.since < claimEveryMs) return undefined
-  return { ...late, unclaimedAtomic }
+  return { network, ...late, unclaimedAtomic }
 }
 
 /**
@@ -325,7 +315,7 @@ export function claimsOf(
   const terms = network.channels
   if (terms === undefined || !keeps(context, chain)) return undefined
   const waitMs = watch.claimedAt + terms.claimEveryMs - context.monotonic()
-  return { nextAt: context.now() + Math.max(0, waitMs), late: lateClaims(context, watch, terms) }
+  return { nextAt: context.now() + Math.max(0, waitMs), late: lateClaims(context, chain, terms) }
 }
 
 /** Claims what is unclaimed on a network now, whatever that costs. Returns the number of channels. */

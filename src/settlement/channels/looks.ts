@@ -38,7 +38,7 @@ export function createLooks(context: Context, checkMs: number) {
         isDown = true
       }
       const late = claimsOf(context, chain)?.late
-      if (late && !isLate) context.log('channel-claims-late', { network: id, ...late })
+      if (late && !isLate) context.log('channel-claims-late', late)
       isLate = late !== undefined
     }
     const loop = createLoop(work, Math.min(checkMs, lookMaxMs, terms.withdrawDelayMs / 100))

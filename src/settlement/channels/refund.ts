@@ -6,11 +6,12 @@ import * as Voucher from '../../protocol/Channel'
 import * as Crypto from '../../protocol/Crypto'
 import * as Refusals from '../read/refusals'
 import type { JobCall } from '../send/Job'
-import type { ChainState, Context } from '../state/state'
+import { type ChainState, type Context, chainOf } from '../state/state'
 import { claimCallOf, isWorth } from './claims'
 import { attemptOf, gasLimitOf, hasFailed } from './send'
 import { readUntil, runSponsored } from './sponsored'
 import type { Presented } from './state'
+import { outOfStep, refuseChannel } from './voucher'
 import { nonceOfRefund, refundJob, refundReservation, syncChannels } from './watch'
 
 export type Refunded = {
@@ -29,25 +30,34 @@ export type RefundOptions = {
 const askedAgainMs = 600_000
 
 /**
- * Claims and refunds what a credential of kind `refund` asks for. The caller has the turn of
- * the channel, and has checked the signature and that the voucher is all that was charged.
+ * Claims and refunds what a credential of kind `refund` asks for. The caller has the turn of the channel, and
+ * has checked the signature.
  */
 export async function refund(
   context: Context,
-  chain: ChainState,
   transfer: Presented,
   { waitMs }: RefundOptions,
 ): Promise<Refunded | Refusals.PaymentRefusal> {
-  const { channels } = context.ledger
-  const { channelId: id } = transfer.voucher
-  const until = context.now() + waitMs
+  const { ledger, progress, log } = context
+  const { network, voucher } = transfer
+  const { channelId: id, maxAtomic } = voucher
+  const chain = chainOf(context, network)
+  if (progress.isStopping) return Refusals.unavailable(undefined)
+  if (ledger.fault() !== undefined) return Refusals.unrecordable
   try {
+    const refused = await refuseChannel(context, chain, transfer, (channel) => {
+      if (maxAtomic === channel.chargedAtomic) return undefined
+      const detail = `The voucher of a refund must be of what was charged, ${channel.chargedAtomic}.`
+      return outOfStep(context, channel, detail)
+    })
+    if (refused) return refused
+    const until = context.now() + waitMs
     const begun = await begin(context, chain, transfer)
     if ('kind' in begun) return begun
     const { nonce, ...job } = begun
     // Whoever reads the newest voucher on the chain can ask for a refund, which must not use up the deposits
     // of its signer.
-    const signer = `refund ${transfer.voucher.config.payerAuthorizer}`
+    const signer = `refund ${voucher.config.payerAuthorizer}`
     const sponsored = { kind: 'refund', signer, ...job } as const
     const end = await runSponsored(context, chain, sponsored, until - context.now())
     if (end.kind === 'pending')
@@ -55,7 +65,7 @@ export async function refund(
     if (end.kind === 'unavailable') return end
     const isShown = ({ refundNonce }: OnChain) => end.kind !== 'confirmed' || refundNonce > nonce
     await readUntil(context, chain, transfer, { isShown })
-    const channel = await channels.find(id)
+    const channel = await ledger.channels.find(id)
     if (end.kind !== 'confirmed' || channel === undefined) {
       const detail = `The refund ${end.transaction} failed on the chain: ask for it again.`
       return Refusals.refuse('invalid_batch_settlement_evm_refund_transaction_failed', detail)
@@ -63,8 +73,9 @@ export async function refund(
     const amountAtomic = Voucher.amountIn(end.receipt.logs, 'refunded', id) ?? 0n
     return { kind: 'refunded', channel, transaction: end.transaction, amountAtomic }
   } catch (error) {
-    if (error instanceof RpcFault || error instanceof RpcError) return Refusals.unavailable(error)
-    throw error
+    const isOfNodes = error instanceof RpcFault || error instanceof RpcError
+    if (!isOfNodes) log('settlement-fault', { network, error })
+    return Refusals.unavailable(error)
   }
 }
 

@@ -123,19 +123,12 @@ async function open(
   transfer: Presented,
   waitMs: number,
 ): Promise<Deposited | Refusals.PaymentRefusal | undefined> {
-  const { channelId, kind } = transfer.voucher
-  const known = await findChannel(context, channelId)
   const refuse = (row: Channel) => refuseTake(context, chain, transfer, row)
-  if (kind !== 'deposit')
-    return known
-      ? refuseKnown(context, chain, known, refuse)
-      : openUnknown(context, chain, transfer)
+  if (transfer.voucher.kind !== 'deposit') return refuseChannel(context, chain, transfer, refuse)
   // A request that is not served costs no deposit.
-  const early =
-    known &&
-    (await refuseKnown(context, chain, known, (row) => {
-      return mayTake(context, chain, row) ?? refuseBase(context, transfer, row)
-    }))
+  const early = await refuseChannel(context, chain, transfer, (row) => {
+    return mayTake(context, chain, row) ?? refuseBase(context, transfer, row)
+  })
   if (early) return early
   const paid = await deposit(context, chain, transfer, { waitMs })
   return paid.kind === 'deposited' ? (refuse(paid.channel) ?? paid) : paid
@@ -143,21 +136,26 @@ async function open(
 
 /**
  * Checks a channel in memory. With several processes it is read again before it is refused, and its balance
- * always: a deposit may have been sent by its payer, or before a start that has not read it yet.
+ * always: a deposit may have been sent by its payer, or before a start that has not read it yet. Only a deposit
+ * needs no channel.
  */
-export async function refuseKnown(
+export async function refuseChannel(
   context: Context,
   chain: ChainState,
-  known: Channel,
+  transfer: Presented,
   check: (channel: Channel) => Refusals.PaymentRefusal | undefined,
 ): Promise<Refusals.PaymentRefusal | undefined> {
   const { ledger, channels } = context
+  const { channelId, kind } = transfer.voucher
+  const known = await findChannel(context, channelId)
+  if (known === undefined)
+    return kind === 'deposit' ? undefined : openUnknown(context, chain, transfer)
   const refused = check(known)
   if (refused === undefined) return undefined
   const isAbove = 'reason' in refused && refused.reason === aboveBalance
-  if (isAbove) await syncChannels(context, chain, [known.id])
+  if (isAbove) await syncChannels(context, chain, [channelId])
   const isRead = isAbove || ledger.lanes.isShared
-  const read = isRead ? await ledger.channels.find(known.id) : undefined
+  const read = isRead ? await ledger.channels.find(channelId) : undefined
   return read ? check(remember(channels, read)) : refused
 }
 
@@ -166,7 +164,7 @@ export async function refuseKnown(
  * is all that was charged. What was signed is never inferred from what a client says. Resolves with why it
  * does not pay.
  */
-export async function openUnknown(
+async function openUnknown(
   context: Context,
   chain: ChainState,
   transfer: Presented,

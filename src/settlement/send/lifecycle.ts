@@ -136,7 +136,7 @@ async function check(
   if (context.ledger.fault() !== undefined) return Refusals.unrecordable
   // Without a second node the confirmed payment would wait, so refuse it before.
   if (needsSecond(context, chain, request) && chain.health.others === 0) return noSecond
-  const busy = transfer.upto && refuseBehind(context, chain, transfer, purpose)
+  const busy = refuseBehind(context, chain, request)
   if (busy) return busy
   const spent = Gas.refuseBudget(context, chain, purpose)
   if (spent) return spent

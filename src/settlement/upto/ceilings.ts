@@ -5,7 +5,7 @@ import * as Amount from '../../protocol/Amount'
 import type { Transfer } from '../../protocol/Transfer'
 import * as Refusals from '../read/refusals'
 import { facilitatorMax, openMax } from '../send/relayer'
-import { type ChainState, type Context, endReservation, type QueuedPayment } from '../state/state'
+import { type ChainState, type Context, endReservation } from '../state/state'
 
 /*
  * Signed ceilings of the scheme `upto` that are not settled, and how many of them may be open. One process
@@ -60,63 +60,72 @@ export function releaseCeiling(context: Context, id: string): void {
  * nothing: a charge that expires is no fault of its payer.
  */
 export function refuseFull(
-  { ceilings, credit }: Context,
+  context: Pick<Context, 'ceilings' | 'credit'>,
   chain: ChainState,
-  { transfer, purpose }: Signed,
+  signed: Signed,
 ): Refusals.PaymentRefusal | undefined {
+  const { ceilings } = context
+  const { transfer } = signed
   const { upto, payer } = transfer
   if (upto === undefined) return undefined
   // After a restart charges wait that have no ceiling in memory.
-  const waiting = waitingFor(chain, upto.facilitator).filter(
-    ({ request: { id, purpose } }) => purpose.product !== 'facilitator' && !ceilings.has(id),
-  )
+  const waiting = waitingFor(chain, signed).filter(({ request: { id } }) => !ceilings.has(id))
   const taken = countOf(ceilings, transfer, upto.facilitator) + waiting.length
-  const most = mostOf(chain, 'gateway')
-  if (taken >= most) return Refusals.busy
   const own = countOf(ceilings, transfer, upto.facilitator, payer)
-  const hasPaid = credit.hasPaid({ payer, merchant: purpose.merchant })
-  return own >= payerMostOf(most, hasPaid) ? Refusals.underWay : undefined
+  return refuseTaken(taken, own, placesOf(context, chain, signed))
 }
 
 type Signed = { transfer: Transfer; purpose: Purpose }
 
-/** Places of a relayer that one payer may take, so that others can buy beside it. */
-function payerMostOf(most: number, hasPaid: boolean): number {
-  const share = Math.ceil(most / payerParts)
-  return hasPaid ? share : Math.min(share, newPayerMax)
-}
-
 /** Refuses a charge for another server that the relayer cannot settle in time behind those that wait. */
 export function refuseBehind(
-  { now }: Pick<Context, 'now'>,
+  context: Pick<Context, 'credit' | 'now'>,
   chain: ChainState,
-  { upto, payer, validBefore }: Transfer,
-  { product }: Pick<Purpose, 'product'>,
+  signed: Signed,
 ): Refusals.PaymentRefusal | undefined {
-  if (upto === undefined || product !== 'facilitator') return undefined
-  const waiting = waitingFor(chain, upto.facilitator).filter(
-    ({ request: { purpose } }) => purpose.product === 'facilitator',
-  )
-  const leftMs = Number(validBefore) * 1000 - now()
-  const most = mostOf(chain, product, leftMs)
-  if (waiting.length >= most) return Refusals.busy
+  const { transfer, purpose } = signed
+  const { upto, payer, validBefore } = transfer
+  if (upto === undefined || purpose.product !== 'facilitator') return undefined
+  const waiting = waitingFor(chain, signed)
   const own = waiting.filter(({ transfer }) => transfer.payer === payer)
-  return own.length >= payerMostOf(most, true) ? Refusals.underWay : undefined
+  const leftMs = Number(validBefore) * 1000 - context.now()
+  return refuseTaken(waiting.length, own.length, placesOf(context, chain, signed, leftMs))
 }
 
-function waitingFor({ queue }: ChainState, facilitator: Address): QueuedPayment[] {
-  return queue.named.filter(({ transfer }) => transfer.upto?.facilitator === facilitator)
+function refuseTaken(taken: number, own: number, { relayerMax, payerMax }: Places) {
+  if (taken >= relayerMax) return Refusals.busy
+  return own >= payerMax ? Refusals.underWay : undefined
 }
 
-/** Charges that a relayer settles in time: our own, beside what it has open for others, or those of others. */
-function mostOf(
+/** Charges that wait for the relayer of a transfer: our own, or those for other servers. */
+function waitingFor({ queue }: ChainState, { transfer: { upto }, purpose }: Signed) {
+  const isOfOthers = purpose.product === 'facilitator'
+  return queue.named.filter(({ transfer, request: { purpose } }) => {
+    const isNamed = transfer.upto?.facilitator === upto?.facilitator
+    return isNamed && (purpose.product === 'facilitator') === isOfOthers
+  })
+}
+
+type Places = Pick<CeilingLimits, 'relayerMax' | 'payerMax'>
+
+/**
+ * Charges that a relayer settles in time: our own, beside what it has open for others, or those of others. One
+ * payer may take a part of these places, so that others can buy beside it.
+ */
+function placesOf(
+  { credit }: Pick<Context, 'credit'>,
   { head }: ChainState,
-  product: Purpose['product'],
+  { transfer: { payer }, purpose: { product, merchant } }: Signed,
   leftMs: number = chargeMs,
-): number {
+): Places {
+  const isOfOthers = product === 'facilitator'
   const ms = Math.min(leftMs, chargeMs)
   const rounds = Math.max(1, Math.floor(ms / Math.max(head.blockTimeMs, roundMinMs)))
-  return product === 'facilitator' ? rounds * facilitatorMax : rounds * openMax - facilitatorMax
+  const relayerMax = isOfOthers ? rounds * facilitatorMax : rounds * openMax - facilitatorMax
+  const share = Math.ceil(relayerMax / payerParts)
+  // What is settled for another server is known, and needs no credit.
+  const hasPaid = isOfOthers || credit.hasPaid({ payer, merchant })
+  return { relayerMax, payerMax: hasPaid ? share : Math.min(share, newPayerMax) }
 }
 
 /** Refuses a ceiling that is not covered together with all that the payer has signed and not paid. */
@@ -150,20 +159,14 @@ function fundsOf(
 
 /** The limits of a new ceiling, as just read. */
 export function limitsOf(
-  { policy, credit }: Context,
+  context: Context,
   chain: ChainState,
-  { transfer, purpose }: Signed,
+  signed: Signed,
   funds: Funds,
 ): CeilingLimits {
-  const relayerMax = mostOf(chain, purpose.product)
-  const { payer } = transfer
-  // What is settled for another server is known, and needs no credit.
-  const hasPaid =
-    purpose.product === 'facilitator' || credit.hasPaid({ payer, merchant: purpose.merchant })
   return {
-    unsettledAtomic: policy.unsettledMax(),
-    fundsAtomic: fundsOf(transfer, funds),
-    relayerMax,
-    payerMax: payerMostOf(relayerMax, hasPaid),
+    unsettledAtomic: context.policy.unsettledMax(),
+    fundsAtomic: fundsOf(signed.transfer, funds),
+    ...placesOf(context, chain, signed),
   }
 }
