@@ -268,6 +268,12 @@ async function send(
 const contractGas = 600_000n
 /** Of a row whose payer has code. */
 const rowGas = 150_000n
+/**
+ * 100 rows of keys have 48,000 bytes. Nodes simulate more than they take: geth takes 128 KiB
+ * (txMaxSize of core/txpool/legacypool), a sequencer of Nitro 95,000 bytes. What no node takes would hold its
+ * account nonce forever, and with it all later payments of the relayer.
+ */
+const dataMaxBytes = 65_536
 
 /** The transaction of a plan, unless it is refused, or would change nothing. */
 async function prepare(
@@ -278,6 +284,8 @@ async function prepare(
   const prepared = refuseNow(settlement, network) ?? (await plan.prepare())
   if (!('call' in prepared)) return prepared
   const { call, amountAtomic } = prepared
+  if (call.data.length > 2 + 2 * dataMaxBytes)
+    return fails(plan, `The transaction is longer than ${dataMaxBytes} bytes.`)
   const gasLimit = await settlement.channels.gasLimitOf(network.id, call)
   const gasMax = contractGas + rowGas * BigInt(plan.claims ?? 0)
   if (gasLimit === undefined) return fails(plan)

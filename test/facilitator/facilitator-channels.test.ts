@@ -7,6 +7,7 @@ import { account } from '../../src/demo/accounts'
 import * as Channel from '../../src/protocol/Channel'
 import type { Id } from '../../src/protocol/Network'
 import { deploy, setAutomine } from '../harness/chains'
+import { channelIdOf, channelOf, channelTypedData } from '../harness/channel-contract'
 import {
   type ChannelBody,
   type ChannelSpec,
@@ -349,6 +350,36 @@ describe('strangers', () => {
     expect(paid).toMatchObject({ success: true })
     expect(ofFailed).toEqual([{ wasted_wei: expect.any(String) }])
     expect(wasted()).toEqual(ofFailed)
+  })
+
+  test('attack: a claim that is too long for a node is refused, and blocks no relayer', async () => {
+    const config = { salt: fresh() }
+    await settle({ kind: 'deposit', config })
+    const body = await make({ kind: 'claim', config })
+    const { payload } = body.paymentPayload
+    const [row] = payload.claims as { voucher: object }[]
+    // What was claimed before is skipped, whatever its signature is.
+    const junk = { ...row, totalClaimed: '0', signature: `0x${'00'.repeat(4096)}` }
+    payload.claims = [row, ...new Array(29).fill(junk)]
+    const channelId = channelIdOf(channelOf(config), 8453)
+    const message = {
+      claims: [100n, ...new Array(29).fill(0n)].map((totalClaimed) => ({
+        channelId,
+        maxClaimableAmount: 100n,
+        totalClaimed,
+      })),
+    }
+    payload.claimAuthorizerSignature = await account(6)
+      .local()
+      .signTypedData(channelTypedData(8453, 'ClaimBatch', message))
+    expect(JSON.stringify(body).length).toBeLessThan(256 * 1024)
+    const before = jobs()
+    const { json } = await ask('settle', body)
+    expect(json).toMatchObject({
+      errorReason: 'invalid_batch_settlement_evm_claim_simulation_failed',
+      errorMessage: 'The transaction is longer than 65536 bytes.',
+    })
+    expect(jobs()).toBe(before)
   })
 
   test('attack: claims of more rows than one transaction takes are malformed', async () => {
