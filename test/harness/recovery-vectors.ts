@@ -44,7 +44,8 @@ export async function runVector({ claimed, local, price, corrections }: Vector) 
     }),
   )
   const purchase = {
-    ...{ terms, url: 'https://shop.example.com/paid', request: 'one', privateKey, files },
+    ...{ terms, url: 'https://shop.example.com/paid', request: 'one', files },
+    ...{ privateKey, payer: account(1).address },
     ...{ rpc: node.url, now: Date.now, depositAtomic: undefined, maxAtomic: balance },
     allow: async () => {
       throw new Error('a deposit was signed')

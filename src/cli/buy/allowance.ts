@@ -15,13 +15,13 @@ import { quantity, readReceipt, readWord, withClient } from '../nodes'
 import { poll } from '../poll'
 import { readAnswerText } from './body'
 import type { PermitInfo } from './Credential'
+import type { Signer } from './key'
 import { hashText, problemOf, say } from './outcome'
 import type { Terms } from './Terms'
 
 /** Ways for a wallet without an approval to pay by Permit2, the cheapest first. */
 
-export type Wallet = {
-  privateKey: Uint8Array
+export type Wallet = Signer & {
   /** RPC URL of the network; undefined: its public one. */
   rpc: string | undefined
   /** Unix ms. */
@@ -43,7 +43,7 @@ const permitType = Abi.hashOf(
 export function signPermit(terms: Terms, wallet: Wallet): Promise<PermitInfo> {
   return withClient(terms.network, wallet.rpc, async (client) => {
     const { asset, chainId, amountAtomic } = terms
-    const from = Crypto.addressOf(wallet.privateKey)
+    const { payer: from } = wallet
     const spender = Permit.permit2Address
     const nonce = await word(client, Token.nonces(asset.address, from))
     const deadline = BigInt(Math.floor(wallet.now() / 1000)) + permitSeconds
@@ -64,7 +64,7 @@ export function signPermit(terms: Terms, wallet: Wallet): Promise<PermitInfo> {
  */
 export function approve(terms: Terms, wallet: Wallet, shop: URL): Promise<void> {
   return withClient(terms.network, wallet.rpc, async (client) => {
-    const owner = Crypto.addressOf(wallet.privateKey)
+    const { payer: owner } = wallet
     const { asset } = terms
     const allowance = Token.allowance(asset.address, owner, Permit.permit2Address)
     if ((await word(client, allowance)) >= terms.amountAtomic) return
@@ -98,10 +98,10 @@ export async function sendCall(
   call: Call & { chainId: number },
   offered?: Offered,
 ): Promise<Hex> {
-  const owner = Crypto.addressOf(wallet.privateKey)
+  const { payer: owner, privateKey } = wallet
   const fees = offered ?? (await ownFees(client, owner, call))
   const nonce = Number(await quantity(client, 'eth_getTransactionCount', [owner, 'pending']))
-  const signed = Transaction.sign({ nonce, ...fees, ...call, valueWei: 0n }, wallet.privateKey)
+  const signed = Transaction.sign({ nonce, ...fees, ...call, valueWei: 0n }, privateKey)
   const { hash } = signed
   await client.call('eth_sendRawTransaction', [signed.raw])
   await until(wallet, `${hash} is confirmed`, async () => {
@@ -130,10 +130,9 @@ type Offered = { gasLimit: bigint; maxFeeWei: bigint; maxTipWei: bigint }
 /** The seller's grant of native coin. It is given once, so an earlier grant is accepted, too. */
 async function askForGas(
   terms: Terms,
-  { privateKey }: Wallet,
+  { privateKey, payer: address }: Wallet,
   shop: URL,
 ): Promise<Offered | undefined> {
-  const address = Crypto.addressOf(privateKey)
   const { network } = terms
   const message = Grant.messageOf(network, address)
   const signature = Crypto.sign(Crypto.messageDigest(message), privateKey)

@@ -3,7 +3,6 @@ import type { Client } from '../../chain/client'
 import * as Receipt from '../../chain/receipt'
 import * as Amount from '../../protocol/Amount'
 import * as Channel from '../../protocol/Channel'
-import * as Crypto from '../../protocol/Crypto'
 import { decodeJson } from '../../protocol/Header'
 import * as Json from '../../protocol/Json'
 import { CommandError } from '../Command'
@@ -137,8 +136,7 @@ async function buyFrom<A, R>(open: Open, purchase: ChannelPurchase, way: Way<A, 
 }
 
 /** The channels of the wallet with the merchant, as their files show them. */
-export function channelsOf({ terms, files, privateKey, only }: Peeked) {
-  const payer = Crypto.addressOf(privateKey)
+export function channelsOf({ terms, files, payer, only }: Peeked) {
   return Array.from({ length: channelsMax }, (_, index) => {
     const config = Voucher.configOf(terms, payer, index)
     const id = Voucher.idOf({ network: terms.network, config })
@@ -146,7 +144,7 @@ export function channelsOf({ terms, files, privateKey, only }: Peeked) {
   }).filter(({ id }) => only === undefined || id === only)
 }
 
-type Peeked = Pick<ChannelPurchase, 'terms' | 'files' | 'privateKey' | 'only'>
+type Peeked = Pick<ChannelPurchase, 'terms' | 'files' | 'payer' | 'only'>
 
 /** Whether a channel of the wallet has enough left for the terms, as far as its file knows. */
 export function hasChannel(purchase: Peeked): boolean {

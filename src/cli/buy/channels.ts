@@ -2,7 +2,6 @@ import { existsSync } from 'node:fs'
 import type { Hex } from 'viem'
 import * as Amount from '../../protocol/Amount'
 import * as Channel from '../../protocol/Channel'
-import * as Crypto from '../../protocol/Crypto'
 import { encodeJson } from '../../protocol/Header'
 import * as Network from '../../protocol/Network'
 import { CommandError } from '../Command'
@@ -15,7 +14,7 @@ import { poll } from '../poll'
 import { sendCall } from './allowance'
 import { judge, readChannel, refresh, replyOf } from './by-channel'
 import { type Open, openChannelFiles, stateFile } from './channel-files'
-import { isAmount, payKeyIn } from './key'
+import { isAmount, payKeyIn, type Signer } from './key'
 import { hashText, oneLine } from './outcome'
 import * as Terms from './Terms'
 import * as Voucher from './Voucher'
@@ -36,8 +35,8 @@ export async function channels(options: Options): Promise<number> {
     throw new CommandError('--amount is an amount such as 0.25.')
   const files = openChannelFiles(stateFile(options))
   if (verb !== 'close') return list(files.list(), options)
-  const privateKey = payKeyIn(options.env, 'set PAY_KEY.')
-  const id = choose(files.list(), options, Crypto.addressOf(privateKey))
+  const signer = payKeyIn(options.env, 'set PAY_KEY.')
+  const id = choose(files.list(), options, signer.payer)
   const code = await files.use(id, async (held) => {
     if (held.state === undefined) return undefined
     const known = await refresh(held.state, held.state, rpc)
@@ -48,8 +47,8 @@ export async function channels(options: Options): Promise<number> {
     if (withdrawEndsAt === undefined && Voucher.restOf(open.state) === 0n) {
       out('Nothing is left in this channel.')
       await record(open, options, 0n)
-    } else if (withdraw) await withdrawRest(open, options, privateKey, withdrawEndsAt)
-    else await refund(open, options, privateKey)
+    } else if (withdraw) await withdrawRest(open, options, signer, withdrawEndsAt)
+    else await refund(open, options, signer)
     return 0
   })
   if (code !== undefined) return code
@@ -95,7 +94,7 @@ function choose(states: readonly Voucher.State[], { operand, verb }: Options, pa
 }
 
 /** Asks the merchant for what is left, by a GET to a URL that was bought. */
-async function refund(open: Open, options: Options, privateKey: Uint8Array): Promise<void> {
+async function refund(open: Open, options: Options, { privateKey }: Signer): Promise<void> {
   const { rpc } = options
   let { state } = open
   const offered = await ask(state.url)
@@ -187,7 +186,7 @@ async function record(open: Open, options: Options, returned: bigint): Promise<v
 async function withdrawRest(
   open: Open,
   options: Options,
-  privateKey: Uint8Array,
+  signer: Signer,
   withdrawEndsAt: number | undefined,
 ): Promise<void> {
   const { state } = open
@@ -195,7 +194,7 @@ async function withdrawRest(
   const chainId = Network.chainIdOf(state.network) ?? 0
   await withClient(state.network, rpc, async (client) => {
     const send = (call: Channel.Call) =>
-      sendCall(client, { privateKey, rpc, now }, { chainId, ...call })
+      sendCall(client, { ...signer, rpc, now }, { chainId, ...call })
     if (withdrawEndsAt !== undefined) {
       const ends = time(withdrawEndsAt)
       if (now() <= withdrawEndsAt)

@@ -1,26 +1,32 @@
+import type { Address } from 'viem'
 import { networkNamed, networkNames } from '../../config/builtin'
 import { type Env, readEnv } from '../../config/env'
 import * as Crypto from '../../protocol/Crypto'
 import { CommandError } from '../Command'
 import type { Run } from '../commands'
 
+export type Signer = {
+  privateKey: Uint8Array
+  /** Its address. */
+  payer: Address
+}
+
 /**
- * The 32 bytes of a private key in hex, with or without 0x. Throws a CommandError, which does not
+ * Reads the 32 bytes of a private key in hex, with or without 0x. Throws a CommandError, which does not
  * contain the text.
  */
-export function readKey(hex: string): Uint8Array {
+export function readKey(hex: string): Signer {
   if (!/^(0x)?[0-9a-fA-F]{64}$/.test(hex)) throw new CommandError('The key is not 32 bytes of hex.')
-  const bytes = Crypto.bytes(hex)
+  const privateKey = Crypto.bytes(hex)
   try {
-    Crypto.addressOf(bytes)
-    return bytes
+    return { privateKey, payer: Crypto.addressOf(privateKey) }
   } catch {
     throw new CommandError('The key is not valid.')
   }
 }
 
 /** The key in PAY_KEY. Throws a CommandError, with `missing` where there is none. */
-export function payKeyIn(env: Env, missing: string): Uint8Array {
+export function payKeyIn(env: Env, missing: string): Signer {
   const hex = readEnv(env)('PAY_KEY')
   if (hex === undefined) throw new CommandError(`A private key is needed: ${missing}`)
   return readKey(hex)

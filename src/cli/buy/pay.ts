@@ -1,6 +1,5 @@
 import { readEnv } from '../../config/env'
 import * as Amount from '../../protocol/Amount'
-import * as Crypto from '../../protocol/Crypto'
 import { encodeJson } from '../../protocol/Header'
 import * as Json from '../../protocol/Json'
 import { CommandError, failed } from '../Command'
@@ -105,10 +104,9 @@ async function buy(purchase: BuyRequest, options: Options): Promise<number> {
   const { rpc, 'dry-run': isRehearsal, key, env } = options
   // Without a key a rehearsal does not consider the balances of the wallet.
   const isKeyless = isRehearsal && key === undefined && readEnv(env)('PAY_KEY') === undefined
-  const privateKeyOf = () =>
-    key === undefined ? payKeyIn(env, '--key HEX or PAY_KEY.') : readKey(key)
+  const signerOf = () => (key === undefined ? payKeyIn(env, '--key HEX or PAY_KEY.') : readKey(key))
   const common = { rpc, now: purchase.now, files: openChannelFiles(stateFile({ env })) }
-  const wallet = isKeyless ? undefined : { ...common, privateKey: privateKeyOf() }
+  const wallet = isKeyless ? undefined : { ...common, ...signerOf() }
   let asked = await send(purchase, {})
   if (!isRehearsal && wallet !== undefined) asked = await signIn(asked, purchase, wallet, options)
   if (asked.status !== 402) return finishPurchase(asked, purchase, undefined)
@@ -167,7 +165,6 @@ async function payByChannel(
     say(`           without the merchant it can be withdrawn after ${Number(days.toFixed(2))} days`)
   }
   const depositAtomic = options.deposit === undefined ? undefined : atomic(options.deposit)
-  const paid = { terms, payer: Crypto.addressOf(wallet.privateKey) }
   return buyByChannel<Response, number>(
     { ...bought, depositAtomic, maxAtomic: atomic(max.amount), allow },
     {
@@ -177,7 +174,7 @@ async function payByChannel(
       },
       finish: async (answer, { state, chargedAtomic, fault }) => {
         if (fault !== undefined) say(`turnpike: the server is not believed: ${fault}`)
-        const code = await finishPurchase(answer, purchase, paid)
+        const code = await finishPurchase(answer, purchase, { terms, payer: wallet.payer })
         if (chargedAtomic !== undefined) say(`charge     ${Terms.amountOf(terms, chargedAtomic)}`)
         say(`channel    ${Terms.amountOf(terms, Voucher.restOf(state))} are left`)
         return fault === undefined ? code : 1
@@ -244,8 +241,7 @@ function rehearse(
   wallet: Wallet | undefined,
 ): number {
   say(`402        ${Terms.describe(terms)}`)
-  const payer = wallet === undefined ? 'the wallet' : Crypto.addressOf(wallet.privateKey)
-  say(`would pay  ${payer} -> ${terms.payTo}; nothing is signed`)
+  say(`would pay  ${wallet?.payer ?? 'the wallet'} -> ${terms.payTo}; nothing is signed`)
   if (terms.scheme === 'channel') {
     const amount = Terms.amountOf(terms, depositOf(terms, terms.amountAtomic))
     say(`           from a channel, with a deposit of ${amount} where too little is left`)
@@ -272,11 +268,11 @@ async function isYes({ ask }: Options, text: string): Promise<boolean> {
 async function payBy(
   terms: Terms.Terms,
   purchase: BuyRequest,
-  { privateKey }: Wallet,
+  { privateKey, payer }: Wallet,
   permit?: Credential.PermitInfo,
 ): Promise<{ credential: Credential.Credential; response: Response }> {
   say(`402        ${Terms.describe(terms)}`)
-  say(`pays       ${Crypto.addressOf(privateKey)} -> ${terms.payTo}`)
+  say(`pays       ${payer} -> ${terms.payTo}`)
   const random = crypto.getRandomValues(new Uint8Array(32))
   const input = { privateKey, now: purchase.now(), random, ...(permit && { permit }) }
   const credential = Credential.from(terms, input)
@@ -333,7 +329,7 @@ async function choose(
   )
   if (first === undefined) throw new PayError(`${max.exceeded}:`, wanted)
   if (wallet === undefined) return first
-  const payer = Crypto.addressOf(wallet.privateKey)
+  const { payer } = wallet
   if (first.scheme === 'channel') {
     const only = begunOf(wallet.files, payer, idOf(purchase))
     const open = [first, ...others].find((terms) =>

@@ -1,4 +1,3 @@
-import type { Address } from 'viem'
 import type * as Json from '../../protocol/Json'
 import type { Wallet } from '../buy/allowance'
 import type { ChannelFiles } from '../buy/channel-files'
@@ -25,7 +24,6 @@ export type BuyerOptions = Wallet & {
   gateway: GatewayClient
   catalogue: Catalogue
   spending: Spending
-  payer: Address
   limits: Sentences.Limits
   /** Preferred where it is offered; undefined: a channel where the limits allow its deposit. */
   scheme: Terms.Scheme | undefined

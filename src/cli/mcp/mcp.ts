@@ -1,8 +1,7 @@
 import { isLoopback } from '../../config/values'
 import * as Amount from '../../protocol/Amount'
-import * as Crypto from '../../protocol/Crypto'
 import { openChannelFiles, stateFile } from '../buy/channel-files'
-import { isAmount, payKeyIn, readWays } from '../buy/key'
+import { isAmount, payKeyIn, readWays, type Signer } from '../buy/key'
 import { say } from '../buy/outcome'
 import { CommandError, failed } from '../Command'
 import type { Run } from '../commands'
@@ -29,10 +28,10 @@ export async function mcp(options: Options): Promise<number> {
   let spending: Spending | undefined
   try {
     const parsed = parse(options)
-    const privateKey = payKeyIn(options.env, howToSetKey)
+    const signer = payKeyIn(options.env, howToSetKey)
     spending = openSpending(stateFile(options), options.now)
     const files = openChannelFiles(spending.file)
-    await serve(parsed, { privateKey, spending, files, now: options.now })
+    await serve(parsed, { ...signer, spending, files, now: options.now })
     return 0
   } catch (error) {
     return failed(error, say)
@@ -73,14 +72,13 @@ const howToSetKey =
 
 async function serve(
   { url, limits, ...ways }: ReturnType<typeof parse>,
-  own: Pick<BuyerOptions, 'privateKey' | 'spending' | 'files' | 'now'>,
+  own: Pick<BuyerOptions, keyof Signer | 'spending' | 'files' | 'now'>,
 ): Promise<void> {
   const ended = untilEnd()
-  const payer = Crypto.addressOf(own.privateKey)
   const warn = (message: string) => say(`turnpike: ${message}`)
   const gateway = createGatewayClient({ url, requestMs })
   const catalogue = createCatalogue(gateway, limits, [budgetTool.name], warn)
-  const wallet = { ...own, payer, limits, patienceMs }
+  const wallet = { ...own, limits, patienceMs }
   const call = createBuyer({ gateway, catalogue, ...wallet, ...ways })
   const { serveStdio } = await import('./server')
   const server = await serveStdio({
@@ -89,7 +87,7 @@ async function serve(
     list: async (signal) => [budgetTool, ...(await catalogue.list(signal))],
     call,
   })
-  say(`turnpike: the tools of ${url.href} are paid by ${payer}; state in ${own.spending.file}`)
+  say(`turnpike: the tools of ${url.href} are paid by ${own.payer}; state in ${own.spending.file}`)
   if (url.protocol === 'http:' && !isLoopback(url))
     warn(`${url.origin} is not encrypted: others on the way can change offers and answers`)
   await Promise.race([ended, server.closed])
