@@ -125,9 +125,7 @@ async function refuse(options: SettleOptions, call: SettleCall): Promise<Answere
   const late = refuseLate(options, subject)
   if (subject.known ?? subject.authorized) return refuseStored(call, late)
   const above = PaymentTerms.exceeds(subject.request)
-  const needed = late ?? above
-  if (needed === undefined && subject.isOwnDomain) return undefined
-  if (late !== undefined && subject.isSigned()) return late
+  if ((late ?? above) === undefined && subject.isOwnDomain) return undefined
   return (await verifyOnChain(options, subject, late)) ?? above
 }
 

@@ -186,16 +186,13 @@ export async function verifyRequest(
   const early = refuseEarly(options, subject)
   if (early !== undefined) return early
   const late = refuseLate(options, subject)
-  if (late !== undefined && subject.isSigned()) return late
   const { known, authorized } = subject
-  if (authorized !== undefined) return verifyKnown(subject, authorized, late)
   // A reverted payment may be sent again under the same requirements. An expired one is verified
   // again, because the chain also refuses it.
-  const isAgain = known?.state === 'reverted' && isSame(subject, known)
-  if (known === undefined || known.state === 'expired' || isAgain) {
-    return verifyOnChain(options, subject, late)
-  }
-  return verifyKnown(subject, known, late)
+  const isReverted = known?.state === 'reverted' && isSame(subject, known)
+  const isAgain = isReverted || known?.state === 'expired'
+  const stored = authorized ?? (isAgain ? undefined : known)
+  return stored ? verifyKnown(subject, stored, late) : verifyOnChain(options, subject, late)
 }
 
 /** Whether nothing is charged: then the ceiling is verified, and nothing is sent. */
@@ -212,6 +209,7 @@ export async function verifyOnChain(
   subject: CheckedRequest,
   late: Fault | undefined,
 ): Promise<Refusal | undefined> {
+  if (late !== undefined && subject.isSigned()) return late
   const { request, network, sponsored } = subject
   const transfer = Transfer.atCeiling(subject.transfer)
   if (!settlement.isReady(network.id)) {

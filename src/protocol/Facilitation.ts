@@ -233,11 +233,8 @@ function readTimeout(terms: Json.JsonObject): number {
 function payerOf(payload: Json.JsonObject): string {
   const inner = Json.read(payload, 'payload', 'object')
   const authorization = Json.optional(inner, 'authorization', 'object')
-  return Json.read(
-    authorization ?? Json.read(inner, 'permit2Authorization', 'object'),
-    'from',
-    'text',
-  )
+  const signed = authorization ?? Json.read(inner, 'permit2Authorization', 'object')
+  return Json.read(signed, 'from', 'text')
 }
 
 /**

@@ -84,6 +84,20 @@ describe('limits per client', () => {
     expect(metrics).not.toMatch(/^turnpike_paid_usd_total\{/m)
   })
 
+  test('attack: a payment that its payer signed for other terms costs no call to a node', async () => {
+    const body = await make(shop, { requirements: { amount: '9999' } })
+    await shop.still(async () => {
+      const before = simulations()
+      for (const operation of ['verify', 'settle']) {
+        const { json } = await post(`${shop.url}/${operation}`, body, from('192.0.2.4'))
+        expect(json.invalidReason ?? json.errorReason).toBe(
+          'invalid_exact_evm_payload_authorization_value_mismatch',
+        )
+      }
+      expect(simulations()).toBe(before)
+    })
+  })
+
   test('error: a call without a result has RateLimit headers, too', async () => {
     const from = { 'x-forwarded-for': '192.0.2.3' }
     const malformed = await post(`${shop.url}/verify`, '{}', from)
