@@ -7,22 +7,15 @@ import {
   toChannel,
   unreserved,
 } from '../channels'
-import type { ChannelLedger, NewPayment } from '../Ledger'
-import type { Payment } from '../Payment'
+import type { ChannelLedger } from '../Ledger'
 import type { Db } from './open'
+import { insertCharged, type Parts } from './settling'
 import { selectsOf, statement } from './statement'
 import { changeOf } from './webhooks'
-import type { Group } from './write'
-
-type Uses = {
-  group: Group
-  reserve: ReturnType<typeof createReserve>
-  /** Inserts a payment that is confirmed and being delivered, with its rows and events. */
-  insertCharged: (payment: NewPayment) => Payment
-}
 
 /** Payment channels. Twin of the changes here: db/postgres/functions/channels.sql. */
-export function createChannels(db: Db, { group, reserve, insertCharged }: Uses): ChannelLedger {
+export function createChannels(parts: Parts): ChannelLedger {
+  const { db, group, riders } = parts
   const find = statement(db, 'SELECT * FROM channels WHERE id = ?')
   const kept = (signed: string, reserved: string) =>
     `CASE WHEN NOT ${isBelow('signed_atomic', '?3')} THEN ${signed} ELSE ${reserved} END`
@@ -42,7 +35,7 @@ export function createChannels(db: Db, { group, reserve, insertCharged }: Uses):
     }),
     reserve: (reservation) =>
       group.addSoon(() => {
-        if (reserve(reservation)) return 'reserved'
+        if (riders.reserve(reservation)) return 'reserved'
         const row = find().get(reservation.channelId.toLowerCase())
         return row === null ? undefined : toChannel(row)
       }),
@@ -52,7 +45,7 @@ export function createChannels(db: Db, { group, reserve, insertCharged }: Uses):
         const base = baseOf(payment.row)
         const amounts = [String(base + amountAtomic), String(base)]
         const { changes } = charge().run(channelId.toLowerCase(), id, ...amounts)
-        return changes > 0 ? insertCharged(payment) : undefined
+        return changes > 0 ? insertCharged(parts, payment) : undefined
       }),
   }
 }

@@ -15,7 +15,7 @@ import { createOrders } from './orders'
 import { createSettlementStatements } from './payments'
 import { createRefunds } from './refunds'
 import { createSales } from './sales'
-import { createDeliveries, createSettling, insertCharged } from './settling'
+import { createDeliveries, createSettling } from './settling'
 import { selectsOf, unused } from './statement'
 import { createOutbox, createWebhooks } from './webhooks'
 import { createGroup } from './write'
@@ -42,11 +42,7 @@ export function createLedger(db: Db): Ledger {
   const parts = { db, group, statements, changes, riders, outbox, delivering }
   const payments = createPaymentReads(selects)
   const authorizations = createAuthorizations(group, own, createAuthorizationReads(selects))
-  const channels = createChannels(db, {
-    group,
-    reserve: riders.reserve,
-    insertCharged: (each) => insertCharged(parts, each),
-  })
+  const channels = createChannels(parts)
   return {
     payments,
     transactions: createTransactionReads(selects),

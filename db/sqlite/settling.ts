@@ -1,3 +1,4 @@
+import type { Reservation } from '../Channel'
 import type {
   ChangeListener,
   DeliveryCommits,
@@ -12,7 +13,6 @@ import * as Refund from '../Refund'
 import { paymentOf } from '../rows'
 import type { PaymentRow } from '../schema'
 import type { createAuthorizationStatements } from './authorizations'
-import type { createReserve } from './channels'
 import type { createEntitlements } from './entitlements'
 import type { createGrants } from './grants'
 import type { Db } from './open'
@@ -23,7 +23,7 @@ import type { Outbox } from './webhooks'
 import { type Group, isBarred, isDuplicate, RefusedError } from './write'
 
 /** The dependencies of the commits of settlement. */
-type Parts = {
+export type Parts = {
   db: Db
   group: Group
   statements: ReturnType<typeof createSettlementStatements> & {
@@ -45,7 +45,8 @@ export type Riders = {
   grants: ReturnType<typeof createGrants>['riders']
   entitlements: ReturnType<typeof createEntitlements>['riders']
   refunds: ReturnType<typeof createRefunds>['riders']
-  reserve: ReturnType<typeof createReserve>
+  /** Reserves a voucher where that is possible. */
+  reserve: (reservation: Reservation) => boolean
 }
 
 export function createSettling(parts: Parts): SettlingCommits {
