@@ -87,16 +87,7 @@ const proxy = createProxy(proxyAddress, {
   witness: ['payee', 'validAfter'],
 })
 
-/**
- * Decodes `settle` and `settleWithPermit` of the proxy; undefined for other calls. The EIP-712 digest is what
- * the payer signs.
- */
-export const { digest, parseCall } = proxy
-
-/** The settling call: `settle` of the proxy, or `settleWithPermit` with an EIP-2612 permit. */
-export function call(transfer: Signed): { to: Address; data: Hex } {
-  return proxy.call(transfer, transfer)
-}
+export const { digest, call, parseCall } = proxy
 
 type ProxyShape<Member, Bound> = {
   /** Of the parameters between the permit and the signature. */
@@ -122,18 +113,22 @@ export function createProxy<Member extends string, Bound extends string>(
       `uint256 deadline,Witness witness)${tokenType}${witnessType}`,
   )
   return {
+    /** EIP-712 digest that the payer signs. */
     digest(transfer: Permitting & Readonly<Record<Bound, Abi.Argument>>): Uint8Array {
       const bound = Abi.encode(...witness.map((member) => transfer[member]))
       const terms = { spender: address, typeHash, witness: Abi.hash(witnessTypeHash + bound) }
       return digestOf({ ...transfer, ...terms })
     },
-    call({ permit2612, signature }: Signed, values: Readonly<Record<Member, Abi.Argument>>) {
-      const words = members.map((member) => values[member])
+    /** The settling call: `settle` of the proxy, or `settleWithPermit` with an EIP-2612 permit. */
+    call(transfer: Signed & Readonly<Record<Member, Abi.Argument>>): { to: Address; data: Hex } {
+      const { permit2612, signature } = transfer
+      const words = members.map((member) => transfer[member])
       const permit = permit2612 ? [wordsOfPermit2612(permit2612)] : []
       const data = Abi.encode(...permit, ...words, Abi.bytes(signature))
       const start = permit2612 ? settleWithPermit : settle
-      return { to: address, data: `0x${start}${data}` as const }
+      return { to: address, data: `0x${start}${data}` }
     },
+    /** Decodes these calls; undefined for others. */
     parseCall(to: Address, data: string): ParsedCall | undefined {
       if (to.toLowerCase() !== address.toLowerCase()) return undefined
       const selector = data.slice(2, 10).toLowerCase()

@@ -28,7 +28,6 @@ export function digest(transfer: Omit<Permit.Signed, 'signature'>, terms: Terms)
   return proxy.digest({ ...transfer, ...terms, amountAtomic: terms.ceilingAtomic })
 }
 
-/** Decodes `settle` and `settleWithPermit` of the proxy; undefined for other calls. */
 export const { parseCall } = proxy
 
 /**
@@ -36,5 +35,5 @@ export const { parseCall } = proxy
  * except the terms' facilitator.
  */
 export function call(transfer: Permit.Signed, terms: Terms): { to: Address; data: Hex } {
-  return proxy.call(transfer, { ...transfer, ...terms })
+  return proxy.call({ ...transfer, ...terms })
 }

@@ -234,9 +234,10 @@ async function replace(context: Context, chain: ChainState, slot: Slot): Promise
   const { relayer, nonce } = slot
   const old = newest(slot)
   const current = fees(head, network.feeCapWei, true)
-  const maxFeeWei = Amount.greatest(old.maxFeeWei + old.maxFeeWei / 8n + 1n, current.maxFeeWei)
-  const maxTipWei = Amount.greatest(old.maxTipWei + old.maxTipWei / 8n + 1n, current.maxTipWei)
-  if (maxFeeWei > network.feeCapWei || maxTipWei > maxFeeWei) {
+  const raised = (wei: bigint, now: bigint) => Amount.greatest(wei + wei / 8n + 1n, now)
+  const maxFeeWei = raised(old.maxFeeWei, current.maxFeeWei)
+  const bid = { maxFeeWei, maxTipWei: raised(old.maxTipWei, current.maxTipWei) }
+  if (maxFeeWei > network.feeCapWei || bid.maxTipWei > maxFeeWei) {
     if (relayer.stuck === undefined) {
       relayer.stuck = 'a transaction stays out at the fee cap'
       logPause(context, chain, slot, relayer.stuck)
@@ -246,11 +247,7 @@ async function replace(context: Context, chain: ChainState, slot: Slot): Promise
   const hashes = slot.transactions.map(({ hash }) => hash)
   const payments = slot.members.map(({ payment }) => payment.id)
   const payload = payloadOf(slot, old, now())
-  const row = signForNonce(chain, relayer, payload, {
-    nonce,
-    at: now(),
-    bid: { maxFeeWei, maxTipWei },
-  })
+  const row = signForNonce(chain, relayer, payload, { nonce, at: now(), bid })
   await ledger.settling.replace({ transaction: row, hashes, payments, job: slot.job?.id })
   slot.transactions.push(row)
   context.metrics.replaced(network.id)
