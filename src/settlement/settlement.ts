@@ -158,7 +158,7 @@ async function stop(
   progress.isStopping = true
   await within(Promise.all(underWay()), limitMs)
   controller.abort()
-  events.jobs.release()
+  events.jobs.wakeAll()
   for (const { client, heads } of chains.values()) {
     client.close()
     heads.close()

@@ -120,14 +120,14 @@ export function createEvents(fault: (error: unknown, id: string) => void) {
   const listeners: Listener[] = []
   const waits = new Map<string, Set<(isChanged: boolean) => void>>()
 
-  const settle = (id: string, isChanged: boolean) => {
+  const wake = (id: string) => {
     const waiting = waits.get(id)
     waits.delete(id)
-    for (const end of waiting ?? []) end(isChanged)
+    for (const end of waiting ?? []) end(true)
   }
 
   const notify = (id: string) => {
-    settle(id, true)
+    wake(id)
     for (const listener of listeners)
       Promise.try(listener, id).catch((error: unknown) => fault(error, id))
   }
@@ -139,7 +139,7 @@ export function createEvents(fault: (error: unknown, id: string) => void) {
     },
     on: (listener: Listener): void => void listeners.push(listener),
     /**
-     * Resolves to true when the id changes, and to false after the time, `release` or `end`. Call it
+     * Resolves to true when the id changes, and to false after the time or `end`. Call it
      * before you read the state: a change between reading and waiting is lost.
      */
     wait(id: string, ms: number): { changed: Promise<boolean>; end(): void } {
@@ -156,13 +156,9 @@ export function createEvents(fault: (error: unknown, id: string) => void) {
       waiting.add(end)
       return { changed, end: () => end(false) }
     },
-    /** Any id may have changed: every wait looks again. */
+    /** Any id may have changed, or the process stops: every wait looks again. */
     wakeAll(): void {
-      for (const id of [...waits.keys()]) settle(id, true)
-    },
-    /** Ends every wait. */
-    release(): void {
-      for (const id of [...waits.keys()]) settle(id, false)
+      for (const id of [...waits.keys()]) wake(id)
     },
   }
 }
