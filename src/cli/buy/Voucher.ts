@@ -152,7 +152,7 @@ export type Judged = {
   /** What was charged; undefined: the answer does not say. */
   chargedAtomic?: bigint
   /** What is wrong with the answer. */
-  fault?: string
+  fault?: string | undefined
   /** Another voucher may be signed. */
   isCorrected?: boolean
 }

@@ -39,15 +39,7 @@ type ChannelPurchase = Wallet & {
 type Way<A, R> = {
   /** A payment is kept before it is sent; `id` is that of its channel. */
   send(sent: Voucher.Sent, id: Hex): Promise<{ answer: A; reply: Voucher.Reply }>
-  finish(answer: A, end: End): Promise<R>
-}
-
-type End = {
-  state: Voucher.State
-  /** What was charged; undefined: the answer does not say. */
-  chargedAtomic: bigint | undefined
-  /** What is wrong with the answer, which then changes nothing. */
-  fault: string | undefined
+  finish(answer: A, judged: Voucher.Judged): Promise<R>
 }
 
 /** So many requests to a merchant run at once; each channel needs a deposit of its own. */
@@ -125,13 +117,12 @@ async function buyFrom<A, R>(open: Open, purchase: ChannelPurchase, way: Way<A, 
     }
     const { answer, reply } = await way.send(sent, Voucher.idOf(state))
     const judged = await judge(state, sent, reply, purchase.rpc)
-    const { next, isCorrected = false, chargedAtomic } = judged
+    const { next, isCorrected } = judged
     keep(next)
     const isAbove = isCorrected && !mayCost(ofRequest())
     const fault = isAbove ? 'it shows the voucher of this request as charged' : judged.fault
     // A server that corrects each voucher gets no third one.
-    if (!isCorrected || isAbove || tries > 1)
-      return await way.finish(answer, { state, chargedAtomic, fault })
+    if (!isCorrected || isAbove || tries > 1) return await way.finish(answer, { ...judged, fault })
   }
 }
 

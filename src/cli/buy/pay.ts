@@ -172,11 +172,11 @@ async function payByChannel(
         const answer = await sendVoucher(sent, purchase, terms, wallet)
         return { answer, reply: await replyOf(answer) }
       },
-      finish: async (answer, { state, chargedAtomic, fault }) => {
+      finish: async (answer, { next, chargedAtomic, fault }) => {
         if (fault !== undefined) say(`turnpike: the server is not believed: ${fault}`)
         const code = await finishPurchase(answer, purchase, { terms, payer: wallet.payer })
         if (chargedAtomic !== undefined) say(`charge     ${Terms.amountOf(terms, chargedAtomic)}`)
-        say(`channel    ${Terms.amountOf(terms, Voucher.restOf(state))} are left`)
+        say(`channel    ${Terms.amountOf(terms, Voucher.restOf(next))} are left`)
         return fault === undefined ? code : 1
       },
     },

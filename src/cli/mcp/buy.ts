@@ -414,10 +414,10 @@ function buyByVoucher(context: Context, call: Call, terms: Terms.Terms): Promise
       const answer = await ask(context, call, stored)
       return { answer, reply: replyOf(answer) }
     },
-    finish: async (answer, { state, chargedAtomic, fault }) => {
+    finish: async (answer, { next, chargedAtomic, fault }) => {
       const { settled, end } = replyOf(answer)
       const [amount, transaction] = [Terms.amountOf(terms), Answer.transactionOf(settled)]
-      const deposit = spending.findUnfinished(Voucher.idOf(state))
+      const deposit = spending.findUnfinished(Voucher.idOf(next))
       if (deposit && chargedAtomic !== undefined)
         spending.update(deposit.id, { state: 'delivered', transaction })
       const begun = spending.findUnfinished(call.id)
@@ -425,13 +425,13 @@ function buyByVoucher(context: Context, call: Call, terms: Terms.Terms): Promise
       if (!('result' in answer) || answer.kind === 'problem') {
         if (fault) return refusal(Sentences.disbelieved(fault, amount))
         const said = 'problem' in answer ? Sentences.said(answer.problem) : answer.message
-        const { takenAtomic = 0n } = state.sent.find(({ request }) => request === call.id) ?? {}
+        const { takenAtomic = 0n } = next.sent.find(({ request }) => request === call.id) ?? {}
         const taken = takenAtomic > 0n ? Terms.amountOf(terms, takenAtomic) : undefined
         return refusal(Sentences.notByChannel(said, amount, end === 'unknown', taken))
       }
       const charged =
         chargedAtomic === undefined ? `up to ${amount}` : Terms.amountOf(terms, chargedAtomic)
-      const left = Terms.amountOf(terms, Voucher.restOf(state))
+      const left = Terms.amountOf(terms, Voucher.restOf(next))
       const bought = { tool: call.name, call: call.id }
       const paid = Sentences.fromChannel(`${charged} on ${terms.network}`, left)
       return served(context, bought, answer.result, { paid, transaction })
