@@ -231,11 +231,10 @@ async function chargeNothing(options: SettleOptions, call: SettleCall): Promise<
   const { subject } = call
   const refusal = await verifyOnChain(options, subject, undefined)
   if (refusal !== undefined) return refusal
-  const written = await settlement.authorizations.void(
-    atCeiling(subject.transfer),
-    purposeOf(call),
-    { id: settlement.createId(), receivedAt: now() },
-  )
+  const written = await settlement.authorizations.void({
+    ...{ id: settlement.createId(), receivedAt: now() },
+    ...{ transfer: atCeiling(subject.transfer), purpose: purposeOf(call) },
+  })
   if (written.kind === 'void') return voidNow
   return finish(settlement, call, written)
 }

@@ -2,16 +2,8 @@ import type { Hex } from 'viem'
 import type { Payment } from '../../../db/Payment'
 import type * as Network from '../../protocol/Network'
 import type { ChannelTerms } from '../../protocol/X402'
-import type { JobCall } from '../send/Job'
 import { type ChainState, type Context, chainOf } from '../state/state'
-import {
-  checkDeposit,
-  checkVoucher,
-  type Depositing,
-  type DepositTerms,
-  readStateSince,
-  type Signed,
-} from './check'
+import { checkDeposit, checkVoucher, readStateSince } from './check'
 import { claimAll, claimsOf } from './claims'
 import { type RefundOptions, refund } from './refund'
 import { attemptOf, gasLimitOf, hasFailed } from './send'
@@ -23,6 +15,10 @@ const turnMs = 1_000
 
 /** What the products have of payment channels, beside `Authorizations`. */
 export function createChannelSales(context: Context) {
+  const of =
+    <Given extends unknown[], Result>(work: (chain: ChainState, ...given: Given) => Result) =>
+    (network: Network.Id, ...given: Given): Result =>
+      work(chainOf(context, network), ...given)
   return {
     /** What an offer says of channels. Undefined: none are taken on the network now. No I/O. */
     termsOf(network: Network.Id): ChannelTerms | undefined {
@@ -63,17 +59,12 @@ export function createChannelSales(context: Context) {
     },
     /** The attempt of a job that is under way, or the next one; undefined after too many. */
     attemptOf: (key: string) => attemptOf(context, key, hasFailed),
-    /** As of `checkVoucher`. */
-    checkVoucher: (network: Network.Id, presented: Signed, block: bigint) =>
-      checkVoucher(chainOf(context, network), presented, block),
-    /** As of `checkDeposit`. */
-    checkDeposit: (network: Network.Id, presented: Depositing<Signed>, terms: DepositTerms) =>
-      checkDeposit(chainOf(context, network), presented, terms),
+    checkVoucher: of(checkVoucher),
+    checkDeposit: of(checkDeposit),
     /** What the chain has of a channel in a block or later. Throws RpcFault. */
-    stateSince: (network: Network.Id, id: Hex, block: bigint) =>
-      readStateSince(chainOf(context, network), id, block),
+    stateSince: of(readStateSince),
     /** Gas limit of a call; undefined where it fails. Throws RpcFault. */
-    gasLimitOf: (network: Network.Id, call: JobCall) => gasLimitOf(chainOf(context, network), call),
+    gasLimitOf: of(gasLimitOf),
     /** As of `refund`. */
     refund: (transfer: Presented, options: RefundOptions) => refund(context, transfer, options),
   }

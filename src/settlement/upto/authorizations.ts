@@ -5,6 +5,7 @@ import type * as Network from '../../protocol/Network'
 import { atCeiling, type Transfer } from '../../protocol/Transfer'
 import { type ChargedAuthorization, isPresented } from '../channels/state'
 import * as Vouchers from '../channels/voucher'
+import * as Refusals from '../read/refusals'
 import type { Outcome } from '../send/Outcome'
 import { canGive, pausedBy } from '../send/relayer'
 import * as Gas from '../state/gas-budget'
@@ -15,9 +16,7 @@ import {
   checkPayer,
   isServed,
   refuseUnserved,
-  type VoidOptions,
   writeCeiling,
-  writeVoid,
 } from './authorize'
 import { limitsOf } from './ceilings'
 import {
@@ -100,11 +99,21 @@ export function createUptoAuthorizations(context: Context) {
       return true
     },
     /**
-     * Writes a ceiling from which nothing will ever be charged. The caller has the claim on the
-     * money, and has verified the ceiling.
+     * Writes a signed ceiling (`amountAtomic`, with `upto`) from which nothing will ever be charged, in one
+     * commit. The chain would still take the signature, but only our relayer may settle it, and the ledger
+     * refuses its money from now on. The caller has the claim on the money, and has verified the ceiling. A
+     * refusal: nothing was written.
      */
-    void: (transfer: Transfer, purpose: Purpose, options: VoidOptions) =>
-      writeVoid(context, transfer, purpose, options),
+    async void(asked: Asked): Promise<{ kind: 'void' } | Refusals.PaymentRefusal> {
+      const { ledger, progress, now } = context
+      if (progress.isStopping) return Refusals.unavailable(undefined)
+      if (ledger.fault() !== undefined) return Refusals.unrecordable
+      const knownBlock = chainOf(context, asked.transfer.network).head.number
+      const charge = { amountAtomic: 0n, units: {} }
+      const ceiling = { ...asked, state: 'void' as const, charge, knownBlock, createdAt: now() }
+      const written = await writeCeiling(context, ceiling)
+      return written === 'stored' ? { kind: 'void' } : written
+    },
     /**
      * Settles a metered charge, or waits for the settlement that is running. A charge whose answer the
      * buyer does not have is given up when it cannot be settled: then it never will be.
@@ -128,6 +137,8 @@ export function createUptoAuthorizations(context: Context) {
       settleByHolder(context, request, waitMs),
   }
 }
+
+type Asked = Pick<Authorization, 'id' | 'transfer' | 'purpose' | 'receivedAt'>
 
 function facilitatorsOf({ abilities, relayers }: ChainState): readonly Address[] {
   if (!abilities.hasUpto) return []

@@ -13,7 +13,6 @@ import * as Gas from '../state/gas-budget'
 import { beginRead, payerOf } from '../state/payers'
 import { about, type ChainState, type Context, chainOf } from '../state/state'
 import { limitsOf, refuseFull, refuseUnfunded, releaseCeiling } from './ceilings'
-import type { Debtor } from './credit'
 
 /** Time for which a payer pays by `exact` after its charge failed by its doing, ms. */
 const exactOnlyMs = 24 * 60 * 60 * 1000
@@ -51,67 +50,52 @@ export async function authorize(
   purpose: Purpose,
   { id, receivedAt, validUntil, onAsked, client }: AuthorizeOptions,
 ): Promise<Authorized | Outcome> {
-  const { ledger, credit, now } = context
-  const chain = chainOf(context, transfer.network)
+  const { ledger, ceilings, credit, payers, now } = context
+  const { network, asset, payer, amountAtomic } = transfer
+  const chain = chainOf(context, network)
   const refused = refuseUnread(context, chain, transfer, { purpose, validUntil })
   if (refused) return refused
-  if (await ledger.authorizations.hasFailedSince(transfer.payer, now() - exactOnlyMs))
-    return exactOnly
-  const { network, asset, payer, amountAtomic } = transfer
+  const hasFailed = () => ledger.authorizations.hasFailedSince(payer, now() - exactOnlyMs)
+  if (await hasFailed()) return exactOnly
   const debtor = { network, asset, payer, client, merchant: purpose.merchant }
   await credit.read(debtor, amountAtomic)
   const uncredited = credit.refuse(debtor, amountAtomic)
   if (uncredited) return uncredited
   const knownBlock = chain.head.number
   const endRead = beginRead(context.progress)
-  const opening = open(context, chain, debtor, { id, transfer, purpose, onAsked })
-  const opened = await opening.finally(endRead)
-  if ('kind' in opened) return opened
-  const { transfer: sent, limits } = opened
-  const authorization: Authorization = {
-    ...{ id, transfer: sent, purpose, receivedAt, knownBlock },
-    ...{ state: 'authorized', createdAt: now() },
-  }
   let isStored = false
   try {
+    const checked = await checkPayer(context, chain, { transfer, purpose, onAsked })
+    if ('kind' in checked) return checked
+    const { simulation, transfer: sent } = checked
+    const signed = { transfer: sent, purpose }
+    // Again: a charge may have failed during the simulation, and then its ceiling is no longer open.
+    if (await hasFailed()) return exactOnly
+    // Do not await between the checks and the reservation.
+    const uncovered =
+      refuseFull(context, chain, signed) ??
+      refuseUnfunded(context, sent, simulation) ??
+      credit.refuse(debtor, amountAtomic)
+    if (uncovered) return uncovered
+    const { code, balanceAtomic, allowanceAtomic } = simulation
+    const at = chainNow(context, chain)
+    const verified = code === 'eoa' ? { balanceAtomic, allowanceAtomic, at } : undefined
+    const close = credit.open(debtor, amountAtomic)
+    payers.authorized.add(sent)
+    ceilings.set(id, { transfer: sent, verified, isReserved: true, close })
+    endRead()
+    const limits = limitsOf(context, chain, signed, simulation)
+    const authorization: Authorization = {
+      ...{ id, transfer: sent, purpose, receivedAt, knownBlock },
+      ...{ state: 'authorized', createdAt: now() },
+    }
     const written = await writeCeiling(context, authorization, limits)
     isStored = written === 'stored'
     return written === 'stored' ? { kind: 'authorized', authorization } : written
   } finally {
+    endRead()
     if (!isStored) releaseCeiling(context, id)
   }
-}
-
-/** Verifies a signed ceiling and reserves it in memory. */
-async function open(
-  context: Context,
-  chain: ChainState,
-  debtor: Debtor,
-  { id, transfer, purpose, onAsked }: Signed & Pick<AuthorizeOptions, 'id' | 'onAsked'>,
-): Promise<{ transfer: Transfer; limits: CeilingLimits } | Refusals.PaymentRefusal> {
-  const { ledger, ceilings, credit, payers, now } = context
-  const checked = await checkPayer(context, chain, { transfer, purpose, onAsked })
-  if ('kind' in checked) return checked
-  const { simulation, transfer: sent } = checked
-  const { amountAtomic } = sent
-  // Read again: a charge may have failed during the simulation, and then its ceiling is no longer
-  // open.
-  if (await ledger.authorizations.hasFailedSince(transfer.payer, now() - exactOnlyMs))
-    return exactOnly
-  // Do not await between the checks and the reservation.
-  const refused =
-    refuseFull(context, chain, { transfer: sent, purpose }) ??
-    refuseUnfunded(context, sent, simulation) ??
-    credit.refuse(debtor, amountAtomic)
-  if (refused) return refused
-  const { code, balanceAtomic, allowanceAtomic } = simulation
-  const at = chainNow(context, chain)
-  const verified = code === 'eoa' ? { balanceAtomic, allowanceAtomic, at } : undefined
-  const close = credit.open(debtor, amountAtomic)
-  payers.authorized.add(sent)
-  ceilings.set(id, { transfer: sent, verified, isReserved: true, close })
-  const limits = limitsOf(context, chain, { transfer: sent, purpose }, simulation)
-  return { transfer: sent, limits }
 }
 
 /** Simulates a signed transfer, and looks at what is known of its payer. */
@@ -167,33 +151,6 @@ export async function writeCeiling(
   if (inserted.refused === 'payer-under-way') return Refusals.underWay
   if (inserted.refused === 'relayer-busy') return Refusals.busy
   throw new RowsRefusedError(inserted.refused)
-}
-
-export type VoidOptions = { id: string; receivedAt: number }
-
-/** `void`: written, and the money is used permanently. A refusal: nothing was written. */
-type Voided = { kind: 'void' } | Refusals.PaymentRefusal
-
-/**
- * Writes a signed ceiling (`amountAtomic`, with `upto`) as void, in one commit. The chain would still
- * take the signature, but only our relayer may settle it, and the ledger refuses its money from now
- * on. Never rejects.
- */
-export async function writeVoid(
-  context: Context,
-  transfer: Transfer,
-  purpose: Purpose,
-  { id, receivedAt }: VoidOptions,
-): Promise<Voided> {
-  const { ledger, progress, now } = context
-  if (progress.isStopping) return Refusals.unavailable(undefined)
-  if (ledger.fault() !== undefined) return Refusals.unrecordable
-  const knownBlock = chainOf(context, transfer.network).head.number
-  const written = await writeCeiling(context, {
-    ...{ id, transfer, purpose, receivedAt, knownBlock },
-    ...{ state: 'void', charge: { amountAtomic: 0n, units: {} }, createdAt: now() },
-  })
-  return written === 'stored' ? { kind: 'void' } : written
 }
 
 /**
