@@ -275,6 +275,21 @@ test('attack: a request whose voucher has no answer waits for its channel', asyn
   expect((await pay()).err).toContain('channel    0.030000 USDC are left')
 })
 
+test('attack: what was signed before a close is not paid from a later deposit', async () => {
+  await pay('--method', 'POST', '--deposit', '0.05')
+  merchant.script = async (request, serve) =>
+    request.headers.has('payment-signature') ? notNow() : serve()
+  await pay()
+  merchant.script = undefined
+  expect((await close()).out).toContain('0.040000 USDC came back')
+  expect((await pay('--deposit', '0.02')).code).toBe(0)
+  const [first, lost, refund, later] = payments().map((each) => decode(each).payload.voucher)
+  expect(lost.channelId).toBe(first.channelId)
+  expect(refund.channelId).toBe(first.channelId)
+  expect(later.channelId).not.toBe(first.channelId)
+  expect((await close(later.channelId)).out).toContain('0.010000 USDC came back')
+})
+
 /** The answers of a server that lies, and what the buyer says. */
 const lies: readonly [string, (response: Response) => Response, string][] = [
   [

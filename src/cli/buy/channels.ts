@@ -162,20 +162,21 @@ async function record(open: Open, options: Options, returned: bigint): Promise<v
   const { rpc, now, out, env } = options
   const { state } = open
   const { deposit } = state
-  let { isClosing } = state
   // A deposit that arrives pays the vouchers that were signed before.
   const isEmpty = deposit === undefined && Voucher.restOf(state) === 0n
+  // So would a later one, and their requests may be paid otherwise until then.
+  const isOpen = state.sent.some(({ signedAtomic }) => signedAtomic > state.chargedAtomic)
+  let isClosing = state.isClosing || (isEmpty && isOpen)
   const file = stateFile({ state: options.state, env })
   if (existsSync(file)) {
     const spending = openSpending(file, now)
     await settleByChain(spending, rpc)
     spending.refund(Voucher.idOf(state), returned)
-    // A later deposit would pay the vouchers of calls that may now be paid otherwise.
     if (isEmpty && spending.leave(Voucher.idOf(state))) isClosing = true
     spending.close()
   }
   if (isEmpty && !isClosing) open.forget()
-  else open.save({ ...state, isClosing })
+  else open.save({ ...state, isClosing, sent: isEmpty ? [] : state.sent })
   if (deposit === undefined) return
   const amount = textOf(state, deposit.amountAtomic)
   out(`A deposit of ${amount} is signed, and may arrive until ${time(deposit.until * 1000)}.`)
