@@ -262,6 +262,8 @@ export type ChannelLedger = ChannelRows & {
    * the amount: then nothing is written.
    */
   charge(payment: NewPayment): Promise<Payment | undefined>
+  /** False when another reservation, or none, is there. Survives as `reserve` does. */
+  release(id: Hex, reservationId: string): Promise<boolean>
 }
 
 /** The delivery state of payments. Changes at the same time share a commit. */

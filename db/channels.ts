@@ -179,11 +179,6 @@ function createChanges(change: MessagesBase['change']) {
        synced_at = CASE WHEN $now > synced_at THEN $now ELSE synced_at + 1 END
      WHERE id = $id AND synced_at = $syncedAt RETURNING *`,
   )
-  // Undone by a crash of the server, it would be of a process that lives, which nothing releases again.
-  const release = change(
-    'commit',
-    `UPDATE channels SET ${unreserved} WHERE id = $id AND reserved_id = $reservationId RETURNING id`,
-  )
   return {
     /** Stores a channel from the chain: charged is what was claimed. False when it is known. */
     async insert({ id, network, config }: Agreed, state: OnChain, now: number) {
@@ -203,9 +198,6 @@ function createChanges(change: MessagesBase['change']) {
       const [row] = await sync({ id: id.toLowerCase(), syncedAt, ...valuesOf(state, now) })
       return row && toChannel(row)
     },
-    /** False when another reservation, or none, is there. */
-    release: async (id: Hex, reservationId: string) =>
-      (await release({ id: id.toLowerCase(), reservationId })).length > 0,
   }
 }
 

@@ -37,6 +37,14 @@ export function createChannels({
           value === true ? 'reserved' : value === null ? undefined : toChannel(value),
       })
     },
+    // A crash of the server must not give it back to this process, which lives on.
+    release(id, reservation) {
+      const key = id.toLowerCase()
+      return commits.add({
+        ...{ call: 'release_channel', input: { id: key, reservation }, key, isRepeatable: true },
+        read: (value) => value === true,
+      })
+    },
     charge({ row, rows }) {
       const base = baseOf(row)
       const amounts = { base: String(base), charged: String(base + row.amountAtomic) }

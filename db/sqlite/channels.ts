@@ -27,12 +27,12 @@ export function createChannels(parts: Parts): ChannelLedger {
      WHERE id = ?1 AND reserved_id = ?2 AND charged_atomic = ?4
        AND NOT ${isBelow('reserved_atomic', '?3')}`,
   )
+  const release = statement(
+    db,
+    `UPDATE channels SET ${unreserved} WHERE id = ?1 AND reserved_id = ?2`,
+  )
   return {
-    // A loss of power ends this process, too, and its start releases and reads again.
-    ...createChannelRows({
-      ...selectsOf(db),
-      change: (_, text) => changeOf(db, group)('soon', text),
-    }),
+    ...createChannelRows({ ...selectsOf(db), change: changeOf(db, group) }),
     reserve: (reservation) =>
       group.addSoon(() => {
         if (riders.reserve(reservation)) return 'reserved'
@@ -47,6 +47,8 @@ export function createChannels(parts: Parts): ChannelLedger {
         const { changes } = charge().run(channelId.toLowerCase(), id, ...amounts)
         return changes > 0 ? insertCharged(parts, payment) : undefined
       }),
+    release: (id, reservationId) =>
+      group.addSoon(() => release().run(id.toLowerCase(), reservationId).changes > 0),
   }
 }
 

@@ -30,6 +30,16 @@ BEGIN
     (SELECT to_jsonb(channels) FROM channels WHERE id = input->>'id'));
 END $$;
 
+-- {id, reservation}. `value`: false when another reservation, or none, is there.
+CREATE FUNCTION release_channel(input jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
+BEGIN
+  UPDATE channels
+  SET reserved_id = NULL, reserved_atomic = NULL, reserved_signature = NULL,
+    reserved_fingerprint = NULL, reserved_at = NULL
+  WHERE id = input->>'id' AND reserved_id = input->>'reservation';
+  RETURN jsonb_build_object('value', FOUND);
+END $$;
+
 -- {base, charged, payment: a `new_payment`, by, entitlement: row | null}. `value`: null when nothing was written,
 -- else what is written of nonce and key. What was served is charged, even
 -- when another payment has taken that key, or the nonce: a payer may use it for other money, so as to get a
