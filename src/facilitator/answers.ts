@@ -25,7 +25,7 @@ export function pending(what: 'transaction' | 'transfer', transaction: Hex | und
 
 /** The JSON of an operation. x402-specification-v2.md section 7. */
 export function toJson(
-  operation: Operation | 'supported',
+  operation: Operation,
   answered: Failure | Success,
   { network, payer }: { network: string; payer?: string | undefined },
 ): object {

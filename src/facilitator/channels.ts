@@ -250,7 +250,6 @@ async function send(
   const isLimited = !policy.takesUpto || Policy.isUnlisted(policy, payee)
   const terms = { kind: 'channel', product: 'facilitator', network, relayer: undefined } as const
   const job = { id: next.id, ...terms, ...prepared, valueWei: 0n }
-  const { gasLimit: gas } = prepared
   const { promise, resolve, reject } = Promise.withResolvers<JobEnd>()
   const work = async () => {
     const end = await settlement.run(job, { waitMs })
@@ -258,8 +257,9 @@ async function send(
     // It counts as under way until its cost is known, however short the wait of its caller is.
     return end.kind === 'pending' ? settlement.join(job.id, options.waitMs) : end
   }
-  spendFor(settling.payees, { network, payee, isLimited, known: undefined, gas }, work, (end) =>
-    end === undefined || end.kind === 'unavailable' ? undefined : gas,
+  const spending = { network, payee, isLimited, known: undefined, gas: prepared.gasLimit }
+  spendFor(settling.payees, spending, work, (end) =>
+    end === undefined || end.kind === 'unavailable' ? undefined : 'all',
   ).then(resolve, reject)
   return promise
 }

@@ -328,7 +328,7 @@ export type Operation = 'supported' | Facilitation.Operation
 
 /** A 400 with both the JSON of the operation and a problem. A settlement has a CAIP-2 network. */
 function malformed(
-  operation: Operation,
+  operation: Facilitation.Operation,
   { code, detail }: Problem.Fault,
   network: string,
   kind: 'bad-request' | 'body-too-large' = 'bad-request',

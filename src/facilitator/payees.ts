@@ -32,7 +32,8 @@ type PayeePayment = {
   gas?: bigint
 }
 
-type Use = string | bigint | 'unsent' | undefined
+/** The id of a payment; `all`: the gas that has counted under way. */
+export type Use = string | 'all' | undefined
 
 type Day = { from: number; networks: Map<Network.Id, Part> }
 
@@ -84,14 +85,13 @@ export function createPayees({ ledger, networks, priceOf, now }: PayeesOptions) 
         /** Rejects when the database cannot be read; `end` must be called all the same. */
         ready: prepare(),
         /**
-         * Call it once, with the payment's id or the gas limit of a job, when sending has ended. `unsent`:
-         * another gateway is to send it. Never rejects.
+         * Call it once, with the payment's id, when sending has ended. `all`: of a job, and where another
+         * gateway is to send it. Never rejects.
          */
         async end(id: Use): Promise<void> {
           let more = 0
           try {
-            if (typeof id === 'bigint') more = Number(id)
-            else if (id === 'unsent') more = Number(openGas)
+            if (id === 'all') more = Number(gas)
             else if (filled && id !== undefined) more = (await payments.payeeGasOf(id)) - before
           } catch {
             if (filled) days.forget(filled)

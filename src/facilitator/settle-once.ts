@@ -10,7 +10,7 @@ import { withApproval } from '../settlement/sponsorship'
 import { within } from '../settlement/state/wait'
 import { type Answered, pending } from './answers'
 import * as Policy from './Policy'
-import { overShare, type Payees, spendFor } from './payees'
+import { overShare, type Payees, spendFor, type Use } from './payees'
 import {
   type CheckedRequest,
   identify,
@@ -212,7 +212,7 @@ async function findUse(
   settlement: Settlement,
   { transfer, authorized }: CheckedRequest,
   outcome: Outcome | undefined,
-): Promise<string | 'unsent' | undefined> {
+): Promise<Use> {
   // The call that wrote it has counted it.
   if (authorized !== undefined) return undefined
   if (outcome?.kind === 'confirmed') return outcome.payment.id
@@ -222,7 +222,7 @@ async function findUse(
     return payment?.id
   const entrusted = await settlement.authorizations.find(transfer).catch(() => undefined)
   const isEntrusted = entrusted?.state === 'metered' || entrusted?.state === 'sent'
-  return isEntrusted ? 'unsent' : undefined
+  return isEntrusted ? 'all' : undefined
 }
 
 /** Verifies the ceiling and writes that nothing will ever be charged from it. Sends nothing. */

@@ -340,6 +340,22 @@ describe('the cost of a payee', () => {
     clock += dayMs
     expect(await spent(low)).toEqual([false, false])
   })
+  test('all of the gas under way counts for a job, and for what another gateway is to send', async () => {
+    send([pay(other)], 300_000, 0)
+    spend(1_000n)
+    const isSpentBy = async (job: { gas?: bigint }) => {
+      const payees = start(2_000n)
+      await payees.load()
+      const count = payees.begin({ network: base, payee: stranger, known: undefined, ...job })
+      await count.ready
+      await count.end('all')
+      return payees.isSpent(base, stranger)
+    }
+    expect(await isSpentBy({})).toBe(true)
+    expect(await isSpentBy({ gas: 300_000n })).toBe(true)
+    expect(await isSpentBy({ gas: 299_999n })).toBe(false)
+  })
+
   test('a payment of yesterday that is requested again today does not count for today', async () => {
     const id = pay(stranger, at - 10)
     send([id], 300, 0)
