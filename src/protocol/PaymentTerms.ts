@@ -1,9 +1,8 @@
 import type { Address } from 'viem'
-import * as Explanation from './Explanation'
 import type { FacilitatorRequest, Operation } from './Facilitation'
 import type { Fault } from './Problem'
 import { checkWindow } from './Transfer'
-import { spenderOf } from './X402'
+import { otherAmount, otherPayee, otherToken, spenderOf } from './X402'
 
 /**
  * Whether a payment that a facilitator received has the terms that its resource server requires:
@@ -64,59 +63,29 @@ export type CheckOptions = {
  * Whether the signed terms are the required ones. The reference checks an EIP-3009 signature before
  * this, and a Permit2 signature after this.
  */
-export function checkTerms(request: FacilitatorRequest, options: CheckOptions): Fault | undefined {
-  return request.parsed.method === 'permit2'
-    ? checkPermit(request, options)
-    : checkAuthorization(request, options)
-}
-
-function checkAuthorization(
-  { parsed: { signed }, requirements }: FacilitatorRequest,
-  { now, isKnown }: CheckOptions,
+export function checkTerms(
+  { parsed: { method, signed }, requirements }: FacilitatorRequest,
+  { operation, now, isKnown, relayers }: CheckOptions,
 ): Fault | undefined {
-  if (signed.payee !== requirements.payTo) {
-    const detail = Explanation.otherPayee(signed.payee, requirements.payTo)
-    return { code: 'invalid_exact_evm_recipient_mismatch', detail }
-  }
-  const late = isKnown ? undefined : checkWindow({ ...signed, method: 'eip3009' }, now)
-  if (late !== undefined) return late
-  if (signed.amountAtomic !== requirements.amountAtomic) {
-    const detail = Explanation.otherAmount(signed.amountAtomic, requirements.amountAtomic)
-    return { code: 'invalid_exact_evm_payload_authorization_value_mismatch', detail }
-  }
-  return undefined
-}
-
-function checkPermit(request: FacilitatorRequest, options: CheckOptions): Fault | undefined {
-  const { signed } = request.parsed
-  const { scheme, payTo, amountAtomic, asset } = request.requirements
-  const { operation, isKnown } = options
-  const isUpto = scheme === 'upto'
+  const { scheme, payTo, amountAtomic, asset } = requirements
+  const isPermit = method === 'permit2'
+  const isUpto = isPermit && scheme === 'upto'
   const spender = spenderOf(isUpto)
-  if (signed.spender !== spender) {
+  if (isPermit && signed.spender !== spender) {
     return { code: 'invalid_permit2_spender', detail: `The spender must be ${spender}.` }
   }
-  if (signed.payee !== payTo) {
-    const detail = Explanation.otherPayee(signed.payee, payTo)
-    return { code: 'invalid_permit2_recipient_mismatch', detail }
-  }
-  if (isUpto && !isKnown && !options.relayers.some((each) => each === signed.facilitator)) {
-    const signers = options.relayers.join(', ')
+  if (signed.payee !== payTo) return otherPayee(method, signed.payee, payTo)
+  if (isUpto && !isKnown && !relayers.some((each) => each === signed.facilitator)) {
+    const signers = relayers.join(', ')
     const detail = `witness.facilitator is not one of the signers of this facilitator: ${signers}.`
     return { code: 'upto_facilitator_mismatch', detail }
   }
-  const late = isKnown ? undefined : checkWindow({ ...signed, method: 'permit2' }, options.now)
+  const late = isKnown ? undefined : checkWindow({ ...signed, method }, now)
   if (late !== undefined) return late
   // For `/settle` with `upto` the amount is the charge, which is at most the signed ceiling.
-  if (!(isUpto && operation === 'settle') && signed.amountAtomic !== amountAtomic) {
-    const detail = Explanation.otherAmount(signed.amountAtomic, amountAtomic)
-    return { code: 'permit2_amount_mismatch', detail }
-  }
-  if (signed.asset !== asset) {
-    const detail = Explanation.otherToken(signed.asset ?? 'missing', asset)
-    return { code: 'permit2_token_mismatch', detail }
-  }
-  return undefined
+  if (!(isUpto && operation === 'settle') && signed.amountAtomic !== amountAtomic)
+    return otherAmount(method, signed.amountAtomic, amountAtomic)
+  return isPermit && signed.asset !== asset ? otherToken(signed.asset, asset) : undefined
 }
 
 /** The fault of a charge above the signed ceiling. The reference reports it after all others. */

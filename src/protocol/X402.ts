@@ -385,27 +385,38 @@ export function matchOffer(
   const [named] = candidates
   candidates = candidates.filter((offer) => offer.payTo === signed.payee)
   if (candidates.length === 0) {
-    const code = method === 'permit2' ? 'invalid_permit2' : 'invalid_exact_evm'
-    const detail = Explanation.otherPayee(signed.payee, named?.payTo ?? 'missing')
-    return fault(`${code}_recipient_mismatch`, detail)
+    return otherPayee(method, signed.payee, named?.payTo ?? 'missing')
   }
   candidates = candidates.filter((offer) => offer.amountAtomic === signed.amountAtomic)
   if (candidates.length === 0) {
-    const code =
-      method === 'permit2'
-        ? 'permit2_amount_mismatch'
-        : 'invalid_exact_evm_payload_authorization_value_mismatch'
-    return fault(code, Explanation.otherAmount(signed.amountAtomic, named?.amountAtomic ?? 0n))
+    return otherAmount(method, signed.amountAtomic, named?.amountAtomic ?? 0n)
   }
   if (method === 'permit2') {
     candidates = candidates.filter((offer) => offer.network.asset.address === signed.asset)
     if (candidates.length === 0) {
-      const asset = named?.network.asset.address ?? 'missing'
-      const detail = Explanation.otherToken(signed.asset ?? 'missing', asset)
-      return fault('permit2_token_mismatch', detail)
+      return otherToken(signed.asset, named?.network.asset.address ?? 'missing')
     }
   }
   return candidates.map((offer) => matchOf(parsed, offer))
+}
+
+// What is signed and differs from the terms, for us and for a facilitator alike.
+
+export function otherPayee(method: PaymentMethod, signed: Address, payTo: string): Fault {
+  const code = method === 'permit2' ? 'invalid_permit2' : 'invalid_exact_evm'
+  return fault(`${code}_recipient_mismatch`, Explanation.otherPayee(signed, payTo))
+}
+
+export function otherAmount(method: PaymentMethod, signed: bigint, expected: bigint): Fault {
+  const code =
+    method === 'permit2'
+      ? 'permit2_amount_mismatch'
+      : 'invalid_exact_evm_payload_authorization_value_mismatch'
+  return fault(code, Explanation.otherAmount(signed, expected))
+}
+
+export function otherToken(signed: Address | undefined, asset: string): Fault {
+  return fault('permit2_token_mismatch', Explanation.otherToken(signed ?? 'missing', asset))
 }
 
 function matchOf(parsed: Parsed, offer: Offer): Match {
