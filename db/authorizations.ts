@@ -113,12 +113,16 @@ export function createAuthorizationReads(
      FROM authorizations WHERE ${isLost} AND failed_at > $at`,
   )
   const sumOf = (atomic: string) => `CAST(coalesce(sum(${number(atomic)}), 0) AS TEXT)`
+  // What another key has signed in the name of the payer is the credit of that key.
+  const isOfSigner = `EXISTS (SELECT 1 FROM channels WHERE channels.id = transaction_hash
+    AND ${fold('payer_authorizer')} = ${fold('$payer')})`
   const standing = select<{ paid: string; lost: string }>(
     `SELECT (
        SELECT ${sumOf('amount_atomic')} FROM (
-         SELECT amount_atomic, merchant, product, state FROM payments
+         SELECT amount_atomic, merchant, product, state, method, transaction_hash FROM payments
          WHERE ${isOfMoney} LIMIT ${standingRowsMax}) AS paid
        WHERE merchant = $merchant AND product = 'gateway' AND state = 'confirmed'
+         AND (method <> 'channel' OR ${isOfSigner})
      ) AS paid, (
        SELECT ${sumOf('lost')} FROM (
          SELECT ${lost} AS lost FROM authorizations

@@ -71,6 +71,23 @@ describe.concurrent('requests whose answers may fail', () => {
     expect(await borrow(victim, 1_000_000n + price)).toBe(true)
   })
 
+  test('attack: what a signer has paid by a channel of another payer gives credit to one of them only', async () => {
+    await using own = await ownChannels({ settlement: { creditOf } })
+    const config = own.configOf({ payerAuthorizer: account(1).address }, 2)
+    const deposit = own.signDeposit(config, 2_000_000n)
+    const first = own.voucher(config, 1_000_000n, 1_000_000n, { kind: 'deposit', deposit })
+    const both = [await own.pay(first)]
+    const ofPayer = await own.opened(2_000_000n, price, 2)
+    both.push(await own.pay(own.voucher(ofPayer, 2n * price, price)))
+    const credits: boolean[] = []
+    for (const paid of both) {
+      const payment = 'settled' in paid ? paid.settled?.payment : undefined
+      if (payment === undefined) throw new Error('nothing was charged')
+      credits.push(await own.fixture.settlement.authorizations.lend(payment, dear))
+    }
+    expect(credits).toEqual([true, false])
+  })
+
   test('a request that is refused, or ends without a charge, leaves no risk', async () => {
     await using own = await ownChannels({ settlement: { creditOf } })
     const [config] = await openMany(own, 1, 1)
