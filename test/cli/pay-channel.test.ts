@@ -290,6 +290,20 @@ test('attack: what was signed before a close is not paid from a later deposit', 
   expect((await close(later.channelId)).out).toContain('0.010000 USDC came back')
 })
 
+test('attack: an offer too long for a head is not signed, and nothing is kept of it', async () => {
+  merchant.script = async (_, serve) => {
+    const required = decode((await serve()).headers.get('payment-required') ?? '')
+    const [accepted] = required.accepts
+    const long = { ...accepted, extra: { ...accepted.extra, text: 'x'.repeat(1e6) } }
+    const headers = { 'payment-required': encode({ ...required, accepts: [] }) }
+    return Response.json({ accepts: [long] }, { status: 402, headers })
+  }
+  const ran = await pay('--deposit', '0.02')
+  expect(ran.err).toContain('The offer is too long to be paid by a channel.')
+  expect(payments()).toEqual([])
+  expect(files()).toEqual([])
+})
+
 /** The answers of a server that lies, and what the buyer says. */
 const lies: readonly [string, (response: Response) => Response, string][] = [
   [

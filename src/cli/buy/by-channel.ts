@@ -48,6 +48,9 @@ const channelsMax = 8
 /** Payments of other requests that are kept for their answers. */
 const sentMax = 64
 
+/** Longest text of an offer, which each payment repeats: no server takes longer heads. */
+const offerMaxLength = 65_536
+
 /** Buys a request by a channel. Throws a CommandError when nothing was sent, or the chain is silent. */
 export async function buyByChannel<A, R extends object | number | string>(
   purchase: ChannelPurchase,
@@ -207,7 +210,10 @@ async function sign(
   purchase: ChannelPurchase,
 ): Promise<{ sent: Voucher.Sent; next: Voucher.State }> {
   const { terms, privateKey, request, now } = purchase
-  const { amountAtomic } = terms
+  const { amountAtomic, source } = terms
+  // The files of all merchants are read together: one of them must not fill the memory for the others.
+  if (JSON.stringify(source).length > offerMaxLength)
+    throw new CommandError('The offer is too long to be paid by a channel.')
   const sumAtomic = state.chargedAtomic + amountAtomic
   const shortAtomic = sumAtomic - state.balanceAtomic
   let deposit = shortAtomic > 0n ? state.deposit : undefined
