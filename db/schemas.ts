@@ -1,3 +1,4 @@
+import * as Crypto from '../src/protocol/Crypto'
 /** What the migrations of both databases have in common. */
 
 export type Migration = { name: string; sql: string }
@@ -72,7 +73,7 @@ function refusalOf(schema: Schema, list: readonly Migration[], about: About): st
     const migration = list[index]
     if (migration?.name !== row.name)
       return index === 0 ? isOfEarlier(schema, about) : isOfNewer(schema, list, about)
-    if (hashOf(migration.sql) !== row.hash)
+    if (Crypto.sha256(migration.sql) !== row.hash)
       return (
         `the migration ${row.name} of ${nameOf(about)} is not the one that was applied: ` +
         `${useOther(schema)}`
@@ -112,8 +113,4 @@ function makerOf({ program }: Schema, unknown: string): string {
 
 function nameOf({ file = 'the database' }: About): string {
   return file
-}
-
-export function hashOf(text: string): string {
-  return new Bun.CryptoHasher('sha256').update(text).digest('hex')
 }

@@ -1,8 +1,8 @@
+import * as Crypto from '../../src/protocol/Crypto'
 import type { Upgrade } from '../Database'
 import {
   type About,
   type Applied,
-  hashOf,
   lastMigrationOf,
   type Migration,
   MigrationError,
@@ -97,7 +97,7 @@ export async function migrate(
       await query(next.sql)
       await query('INSERT INTO migrations (name, hash, applied_at) VALUES ($1, $2, $3)', [
         next.name,
-        hashOf(next.sql),
+        Crypto.sha256(next.sql),
         now,
       ])
       return next.name

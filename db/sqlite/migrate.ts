@@ -1,12 +1,12 @@
 import type { Database } from 'bun:sqlite'
 import { readdirSync, renameSync } from 'node:fs'
 import { basename, dirname, join, resolve } from 'node:path'
+import * as Crypto from '../../src/protocol/Crypto'
 import type { Upgrade } from '../Database'
 import ledger from '../migrations/0001_ledger.sql' with { type: 'text' }
 import {
   type About,
   type Applied,
-  hashOf,
   lastMigrationOf,
   leavesOrphans,
   type Migration,
@@ -62,7 +62,7 @@ export function migrate(
       sqlite.run(sql)
       sqlite.run('INSERT INTO migrations (name, hash, applied_at) VALUES (?, ?, ?)', [
         name,
-        hashOf(sql),
+        Crypto.sha256(sql),
         now,
       ])
     }

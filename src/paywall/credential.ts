@@ -202,7 +202,7 @@ export function peek(presented: Presented, network: Network): Named | undefined 
   const { method, signed, identifier } = parsed
   const { spender: _, facilitator: __, asset = network.asset.address, ...rest } = signed
   const transfer = { method, network: network.id, chainId: network.chainId, ...rest, asset }
-  const own = { identifier, credentialHash: sha256(presented.value) }
+  const own = { identifier, credentialHash: Crypto.sha256(presented.value) }
   return { ...named(transfer, network.asset), protocol: 'x402', bound: false, ...own }
 }
 
@@ -299,7 +299,7 @@ function x402(
     bound: X402.isRouteBound(parsed, { url, method: item.method }),
     identifier: parsed.identifier,
     // All of a payload of version 1 is on the chain once it is sent, so its bytes prove nothing.
-    credentialHash: parsed.network === undefined ? sha256(credential.value) : undefined,
+    credentialHash: parsed.network === undefined ? Crypto.sha256(credential.value) : undefined,
   }
 }
 
@@ -491,10 +491,5 @@ export function fingerprint(
   { digest = '', headers }: { digest?: string | undefined; headers?: string | undefined },
 ): string {
   const parts = [method, path, search, digest, ...(headers === undefined ? [] : [headers])]
-  return sha256(parts.join('\n'))
-}
-
-/** sha256 in hex. */
-function sha256(text: string): string {
-  return new Bun.CryptoHasher('sha256').update(text).digest('hex')
+  return Crypto.sha256(parts.join('\n'))
 }

@@ -57,6 +57,11 @@ export function keccak256(data: Uint8Array | string): Uint8Array {
   return hasher.init().update(data).digest('binary')
 }
 
+/** sha256 in hex digits, without `0x`. */
+export function sha256(data: string | Uint8Array): string {
+  return new Bun.CryptoHasher('sha256').update(data).digest('hex')
+}
+
 /** `0x` and lower-case hex of bytes. */
 export function hex(data: Uint8Array): Hex {
   return `0x${data.toHex()}`

@@ -2,13 +2,14 @@ import { Database } from 'bun:sqlite'
 import { afterEach, beforeEach, describe, expect, test } from 'bun:test'
 import { copyFileSync, mkdirSync, statSync } from 'node:fs'
 import { join } from 'node:path'
-import { hashOf, MigrationError, misfit } from '../../db/schemas'
+import { MigrationError, misfit } from '../../db/schemas'
 import { DatabaseLockedError } from '../../db/sqlite/directory'
 import { migrate } from '../../db/sqlite/migrate'
 import { createOffers } from '../../db/sqlite/offers'
 import { type Db, open, openInMemory } from '../../db/sqlite/open'
 import { createPayments } from '../../db/sqlite/payments'
 import { isDuplicate, write } from '../../db/sqlite/write'
+import * as Crypto from '../../src/protocol/Crypto'
 import { temporary } from '../harness/settlement'
 
 const now = () => 1_700_000_000_000
@@ -146,7 +147,7 @@ describe('open', () => {
 
   test('error: a command names an older, an empty and a foreign database', () => {
     const list = ['0001_a', '0002_b'].map((name) => ({ name, sql: name }))
-    const applied = list.map(({ name, sql }) => ({ name, hash: hashOf(sql) }))
+    const applied = list.map(({ name, sql }) => ({ name, hash: Crypto.sha256(sql) }))
     const of = (all: typeof applied) =>
       misfit({ applied: all, program: '1.0.0' }, list, { file: 'f' })
     expect(of(applied)).toBeUndefined()

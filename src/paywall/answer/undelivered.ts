@@ -68,7 +68,7 @@ export async function findByToken(
 ): Promise<Payment | undefined> {
   const { settlement, challengeSecrets } = options
   const [id = '', mac] = token.split('.')
-  if (mac === undefined) return settlement.findByRedeemToken(redeemTokenHash(token))
+  if (mac === undefined) return settlement.findByRedeemToken(Crypto.sha256(token))
   const own = continuationTokens(challengeSecrets, id)
   return own.some((each) => Crypto.equal(each, token)) ? settlement.findById(id) : undefined
 }
@@ -96,7 +96,7 @@ export function createRedeeming(
     undelivered: (payment: Payment, upstreamStatus: number | undefined): Delivered => ({
       delivered: false,
       upstreamStatus,
-      redeemTokenHash: redeemTokenHash(tokenOf(payment.id)),
+      redeemTokenHash: Crypto.sha256(tokenOf(payment.id)),
       redeemUntil: untilOf(payment),
     }),
     /** The problem of a failed delivery, with the redeem token. */
@@ -156,9 +156,4 @@ export function gone(payment: Payment, detail: string, refund?: Refund): Problem
   return of('redeem-exhausted', found ? back : detail, {
     members: { transaction, network: transfer.network, ...(found && { refund: found }) },
   })
-}
-
-/** What is stored of a redeem token. */
-function redeemTokenHash(token: string): string {
-  return new Bun.CryptoHasher('sha256').update(token).digest('hex')
 }

@@ -1,4 +1,5 @@
 import { isToken } from '../../http/bearer'
+import * as Crypto from '../../protocol/Crypto'
 
 /** What a signed-in operator's browser has, besides the cookie itself. */
 export type Session = {
@@ -30,13 +31,13 @@ export function createSessions(now: () => number) {
   const kept = new Map<string, Kept>()
 
   const end = (values: readonly string[]) => {
-    for (const value of values) kept.delete(hashOf(value))
+    for (const value of values) kept.delete(Crypto.sha256(value))
   }
   const isOver = ({ signedInAt, usedAt, tokenHash }: Kept, adminToken: string) => {
     const at = now()
     // A clock that was set back must not lengthen a session.
     const isLate = at >= usedAt + idleMs || at >= signedInAt + longestMs || at < signedInAt
-    return isLate || !isToken(hashOf(adminToken), tokenHash)
+    return isLate || !isToken(Crypto.sha256(adminToken), tokenHash)
   }
   return {
     /** Starts a session with a new value for the cookie, and ends the one that the browser had. */
@@ -44,8 +45,8 @@ export function createSessions(now: () => number) {
       end(previous)
       const value = randomText()
       const at = now()
-      const tokenHash = hashOf(adminToken)
-      kept.set(hashOf(value), { csrf: randomText(), signedInAt: at, usedAt: at, tokenHash })
+      const tokenHash = Crypto.sha256(adminToken)
+      kept.set(Crypto.sha256(value), { csrf: randomText(), signedInAt: at, usedAt: at, tokenHash })
       for (const key of kept.keys()) {
         if (kept.size <= sessionsMax) break
         kept.delete(key)
@@ -55,7 +56,7 @@ export function createSessions(now: () => number) {
     /** The session of a cookie, which counts as used now. */
     find(values: readonly string[], adminToken: string): Session | undefined {
       for (const value of values) {
-        const key = hashOf(value)
+        const key = Crypto.sha256(value)
         const found = kept.get(key)
         if (found === undefined) continue
         if (isOver(found, adminToken)) {
@@ -76,8 +77,4 @@ export function createSessions(now: () => number) {
 /** 32 random bytes. */
 function randomText(): string {
   return Buffer.from(crypto.getRandomValues(new Uint8Array(32))).toString('base64url')
-}
-
-function hashOf(text: string): string {
-  return new Bun.CryptoHasher('sha256').update(text).digest('hex')
 }
