@@ -10,19 +10,12 @@ import {
 } from '../../db/sales'
 import * as Amount from '../protocol/Amount'
 import type * as Network from '../protocol/Network'
+import * as Group from './Group'
 
 /** How the figures are grouped. */
 export type By = (typeof groupings)[number]
 
 export const groupings = ['merchant', 'route', 'payer', 'network', 'day'] as const
-
-/** What a line belongs to: only the members of its grouping are set. */
-export type Group = {
-  day?: string | undefined
-  merchant?: string | undefined
-  route?: string | undefined
-  payer?: string | undefined
-}
 
 /** An asset as it is shown. An unknown one has no decimals, so that it has no value in USD. */
 export type Asset = Omit<AssetRow, 'decimals' | 'coinUsd'> & {
@@ -44,7 +37,12 @@ type Usd = {
 }
 
 /** Figures of one group, network and asset. */
-export type Line = Group & { class: SalesClass; asset: Asset; figures: SalesFigures; usd: Usd }
+export type Line = Group.Group & {
+  class: SalesClass
+  asset: Asset
+  figures: SalesFigures
+  usd: Usd
+}
 
 type Sum = Omit<Line, 'usd'>
 
@@ -54,7 +52,7 @@ type ChannelLine = Omit<ChannelTotals, 'network'> & { asset: Asset; usd: bigint 
 type GasLine = { asset: Asset; kind: string; gasWei: bigint; usd: bigint | undefined }
 
 /** `failed`: requests with a credential that got a problem. */
-type RequestLine = Group & {
+type RequestLine = Group.Group & {
   asked: number
   paid: number
   failed: number
@@ -94,7 +92,7 @@ export function create(by: By, assets: readonly AssetRow[]) {
   let channels: readonly ChannelLine[] = []
   let unknownGas = 0
 
-  const addTo = (all: Map<string, Sum>, group: Group, row: SalesRow) => {
+  const addTo = (all: Map<string, Sum>, group: Group.Group, row: SalesRow) => {
     const { network, asset } = row
     const key = [row.class, ...Object.values(group), network, asset.toLowerCase()].join(' ')
     const line = all.get(key) ?? {
@@ -110,7 +108,7 @@ export function create(by: By, assets: readonly AssetRow[]) {
     add(day: string, span: SalesOfSpan): void {
       for (const row of span.rows) {
         unknownGas += row.unknownGas
-        addTo(lines, groupOf(by, day, row), row)
+        addTo(lines, Group.of(by, { ...row, day }), row)
         if (row.class === 'sale') addTo(totals, {}, row)
       }
       for (const { network, kind, gasWei, unknownGas: unknown } of span.otherGas) {
@@ -131,7 +129,7 @@ export function create(by: By, assets: readonly AssetRow[]) {
     /** Adds the counts of a UTC day. */
     addRequests(day: string, counts: readonly RequestCounts[]): void {
       for (const count of counts) {
-        const group = groupOf(by, day, count)
+        const group = Group.of(by, { ...count, day })
         const key = Object.values(group).join(' ')
         const line = requests.get(key) ?? {
           ...{ ...group, asked: 0, paid: 0, failed: 0 },
@@ -156,35 +154,12 @@ export function create(by: By, assets: readonly AssetRow[]) {
       }),
       channels,
       requests: [...requests.values()].sort(
-        (a, b) => compare(a.day, b.day) || b.asked - a.asked || compare(nameOf(a), nameOf(b)),
+        (a, b) =>
+          compare(a.day, b.day) || b.asked - a.asked || compare(Group.nameOf(a), Group.nameOf(b)),
       ),
       unknownGas,
     }),
   }
-}
-
-function groupOf(
-  by: By,
-  day: string,
-  { merchant, route, payer }: { merchant: string; route: string; payer?: string | undefined },
-): Group {
-  switch (by) {
-    case 'merchant':
-      return { merchant }
-    case 'route':
-      return { merchant, route }
-    case 'payer':
-      return payer === undefined ? {} : { payer }
-    case 'network':
-      return {}
-    case 'day':
-      return { day }
-  }
-}
-
-/** The name of a group; of all figures it is empty. */
-export function nameOf({ day, merchant, route, payer }: Group): string {
-  return day ?? payer ?? `${merchant ?? ''}${route ?? ''}`
 }
 
 function assetOf(
@@ -263,7 +238,7 @@ function inOrder(a: Line, b: Line): number {
     classes.indexOf(a.class) - classes.indexOf(b.class) ||
     compare(a.day, b.day) ||
     (most === least ? 0 : most > least ? -1 : 1) ||
-    compare(nameOf(a), nameOf(b)) ||
+    compare(Group.nameOf(a), Group.nameOf(b)) ||
     compare(a.asset.network, b.asset.network)
   )
 }

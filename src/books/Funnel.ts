@@ -1,20 +1,13 @@
 import type { BuyerRow, RequestCounts } from '../../db/sales'
+import * as Group from './Group'
 
 /** How the lines are grouped. */
 export type By = (typeof groupings)[number]
 
 export const groupings = ['route', 'merchant', 'client', 'day'] as const
 
-/** What a line belongs to: only the members of its grouping are set. */
-type Group = {
-  day?: string
-  merchant?: string
-  route?: string
-  client?: string
-}
-
 /** What became of the requests of a group. */
-export type Line = Group & {
+export type Line = Group.Group & {
   /** Answers 402 to requests without a credential. */
   asked: number
   /** Requests with a credential, by what they present. */
@@ -46,8 +39,8 @@ export type Report = {
 export function create(by: By) {
   const lines = new Map<string, Line>()
   const total = emptyLine({})
-  const lineOf = (group: Group): Line => {
-    const key = nameOf(group)
+  const lineOf = (group: Group.Group): Line => {
+    const key = Group.nameOf(group)
     const line = lines.get(key) ?? emptyLine(group)
     lines.set(key, line)
     return line
@@ -58,11 +51,11 @@ export function create(by: By) {
       const seen = new Set<string>()
       return {
         requests(row: RequestCounts): void {
-          const line = lineOf(groupOf(by, day, row))
+          const line = lineOf(Group.of(by, { ...row, day }))
           for (const each of [line, total]) addRequests(each, row)
         },
         buyer(row: BuyerRow): void {
-          const line = lineOf(groupOf(by, day, row))
+          const line = lineOf(Group.of(by, { ...row, day }))
           for (const each of [line, total]) addBuyer(each, row, seen)
         },
       }
@@ -78,11 +71,11 @@ export function create(by: By) {
   }
 }
 
-function order(a: Group, b: Group): number {
-  return nameOf(a) < nameOf(b) ? -1 : 1
+function order(a: Group.Group, b: Group.Group): number {
+  return Group.nameOf(a) < Group.nameOf(b) ? -1 : 1
 }
 
-function emptyLine(group: Group): Line {
+function emptyLine(group: Group.Group): Line {
   const none = { asked: 0, paid: 0, buyers: 0, again: 0, own: 0 }
   return { ...group, ...none, tried: new Map(), refused: new Map(), free: new Map() }
 }
@@ -100,31 +93,11 @@ function addBuyer(line: Line, row: BuyerRow, seen: Set<string>): void {
     return
   }
   line.paid += row.payments
-  const key = `${nameOf(line)} ${row.payer.toLowerCase()}`
+  const key = `${Group.nameOf(line)} ${row.payer.toLowerCase()}`
   if (seen.has(key)) return
   seen.add(key)
   line.buyers++
   line.again += row.again
-}
-
-type Place = Pick<RequestCounts, 'merchant' | 'route' | 'client'>
-
-function groupOf(by: By, day: string, { merchant, route, client }: Place): Group {
-  switch (by) {
-    case 'route':
-      return { merchant, route }
-    case 'merchant':
-      return { merchant }
-    case 'client':
-      return { client }
-    case 'day':
-      return { day }
-  }
-}
-
-/** The name of a group; of all requests it is empty. */
-export function nameOf({ day, merchant, route, client }: Group): string {
-  return day ?? client ?? `${merchant ?? ''}${route ?? ''}`
 }
 
 /** All of a step, whatever its detail. */

@@ -1,6 +1,7 @@
 import type { SalesFigures } from '../../db/sales'
 import * as Amount from '../protocol/Amount'
-import { type Asset, type Group, type Line, nameOf, type Report, sumOfUsd, usdText } from './Books'
+import { type Asset, type Line, type Report, sumOfUsd, usdText } from './Books'
+import { type Group, nameOf } from './Group'
 
 /** Most lines of a table; the other formats have all. */
 export const shownMax = 100

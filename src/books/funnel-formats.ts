@@ -1,5 +1,6 @@
-import { type Line, nameOf, type Report, sorted, sumOf } from './Funnel'
+import { type Line, type Report, sorted, sumOf } from './Funnel'
 import { align, cell, minute, shownMax } from './formats'
+import { nameOf } from './Group'
 
 /** The funnel for people: a table of the groups, then why requests were refused. */
 export function funnelText({ by, from, to, lines, total }: Report): string {

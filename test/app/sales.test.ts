@@ -9,6 +9,7 @@ import { createLedger } from '../../db/sqlite/ledger'
 import { migrate, migrations, noteProgram } from '../../db/sqlite/migrate'
 import { type Db, open, openInMemory } from '../../db/sqlite/open'
 import { cell } from '../../src/books/formats'
+import * as Group from '../../src/books/Group'
 import { readBooks } from '../../src/books/read'
 import * as Since from '../../src/books/Since'
 import { countFree, countRefusal, createTally, startRequestCounts } from '../../src/books/tally'
@@ -25,6 +26,23 @@ import { temporary } from '../harness/settlement'
 const at = Date.parse('2026-11-20T10:30:00Z')
 const attempts = { attemptsMax: 6, cutAttemptsMax: 12 }
 const asset = '0x833589fCD6eDb6E08f4c7C32D4f71b54bdA02913'
+
+test('a line has the members of its grouping, which are its name', () => {
+  const has = { day: '2026-11-20', merchant: 'shop', route: '/item', payer: '0x1', client: 'curl' }
+  const groups = (['merchant', 'route', 'payer', 'network', 'client', 'day'] as const).map((by) => {
+    const group = Group.of(by, has)
+    return [by, Object.keys(group).join(), Group.nameOf(group)]
+  })
+  expect(groups).toEqual([
+    ['merchant', 'merchant', 'shop'],
+    ['route', 'merchant,route', 'shop/item'],
+    ['payer', 'payer', '0x1'],
+    ['network', '', ''],
+    ['client', 'client', 'curl'],
+    ['day', 'day', '2026-11-20'],
+  ])
+  expect(Group.of('payer', { ...has, payer: undefined })).toStrictEqual({})
+})
 
 describe('the begin of a period', () => {
   const cases: readonly (readonly [string, string | undefined])[] = [

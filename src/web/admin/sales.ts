@@ -1,5 +1,6 @@
 import * as Books from '../../books/Books'
 import * as Funnel from '../../books/Funnel'
+import * as Group from '../../books/Group'
 import { type Html, html } from '../html'
 import { freeOf, sumOf } from './figures'
 import { type Column, figure, percent, short, table, time, usd } from './parts'
@@ -49,7 +50,7 @@ function salesTable(name: string, by: Books.By, lines: readonly Books.Line[]): H
     by === 'network' ? 'Network' : titleOf(by),
     (line) =>
       line.payer === undefined
-        ? Books.nameOf(line) || line.asset.networkName
+        ? Group.nameOf(line) || line.asset.networkName
         : html`<a href="/admin/payments?q=${line.payer}">${short(line.payer)}</a>`,
   ]
   return table(
@@ -102,7 +103,7 @@ ${table(
   { list: 'Funnel' },
   lines.slice(0, shownMax),
   [
-    [by === 'client' ? 'Client' : titleOf(by), (line) => Funnel.nameOf(line)],
+    [by === 'client' ? 'Client' : titleOf(by), (line) => Group.nameOf(line)],
     ['402', ({ asked }) => figure(asked), 'number'],
     ['Tries', ({ tried }) => figure(Funnel.sumOf(tried)), 'number'],
     ['Refused', ({ refused }) => figure(Funnel.sumOf(refused)), 'number'],
