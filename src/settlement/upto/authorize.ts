@@ -105,7 +105,11 @@ export async function checkPayer(
   { transfer, purpose, onAsked }: Signed & Pick<AuthorizeOptions, 'onAsked'>,
 ): Promise<CheckedTransfer> {
   const { ledger, payers } = context
-  const checked = await whileAsked(checkSigned(context, chain, transfer), onAsked)
+  // Rejects with an error of the caller without a wait for the node.
+  const [checked] = await Promise.all([
+    checkSigned(context, chain, transfer),
+    Promise.try(() => onAsked?.()),
+  ])
   if ('kind' in checked) return checked
   const { code } = checked.simulation
   const payer = await payerOf(ledger.payments, checked.transfer, code)
@@ -116,18 +120,6 @@ export async function checkPayer(
 }
 
 type Signed = { transfer: Transfer; purpose: Purpose }
-
-/** Runs `work` while a call is under way. Resolves with the result of the call. */
-async function whileAsked<T>(asked: Promise<T>, work: (() => void) | undefined): Promise<T> {
-  try {
-    work?.()
-  } catch (error) {
-    // The result is no longer awaited.
-    asked.catch(() => {})
-    throw error
-  }
-  return await asked
-}
 
 /**
  * Writes a signed ceiling. A refusal: nothing was written. With limits, throws RowsRefusedError when another

@@ -378,20 +378,15 @@ export function createOverdue(context: Context): (open: readonly Authorization[]
   return (open) => {
     const at = context.monotonic()
     const waiting = open.flatMap(({ id, state, failedAt, transfer }) => {
-      const reason = state === 'metered' && failedAt === undefined && reasonOf(context, transfer)
-      return reason ? [{ id, reason, transfer }] : []
-    })
-    since = new Map(waiting.map(({ id }) => [id, since.get(id) ?? at]))
-    for (const { id, reason, transfer } of waiting) {
-      if (at - (since.get(id) ?? at) < overdueMs) continue
-      since.set(id, at)
       const { network, upto } = transfer
-      context.log('charge-waiting', {
-        ...about({ id }),
-        network,
-        relayer: upto?.facilitator,
-        reason,
-      })
+      const reason = state === 'metered' && failedAt === undefined && reasonOf(context, transfer)
+      return reason ? [{ payment: id, network, relayer: upto?.facilitator, reason }] : []
+    })
+    since = new Map(waiting.map(({ payment }) => [payment, since.get(payment) ?? at]))
+    for (const each of waiting) {
+      if (at - (since.get(each.payment) ?? at) < overdueMs) continue
+      since.set(each.payment, at)
+      context.log('charge-waiting', each)
     }
   }
 }
