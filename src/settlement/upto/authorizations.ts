@@ -9,7 +9,7 @@ import * as Refusals from '../read/refusals'
 import type { Outcome } from '../send/Outcome'
 import { canGive, pausedBy } from '../send/relayer'
 import * as Gas from '../state/gas-budget'
-import { type ChainState, type Context, chainOf, type PaymentRequest } from '../state/state'
+import { type Context, chainOf, type PaymentRequest } from '../state/state'
 import {
   type AuthorizeOptions,
   authorize,
@@ -51,8 +51,12 @@ export function createUptoAuthorizations(context: Context) {
      */
     facilitators(network: Network.Id, ceilingAtomic: bigint): readonly Address[] {
       const chain = context.chains.get(network)
-      if (!chain || ceilingAtomic > context.policy.unsettledMax()) return []
-      return facilitatorsOf(chain)
+      if (!chain?.abilities.hasUpto || ceilingAtomic > context.policy.unsettledMax()) return []
+      const { relayers } = chain
+      return relayers.flatMap((relayer) => {
+        const isPaused = pausedBy(relayer) !== undefined || (relayer.isLeaving && canGive(relayers))
+        return relayer.isReserved || isPaused ? [] : [relayer.address]
+      })
     },
     /**
      * Checks and writes a signed ceiling (`amountAtomic`, with `upto`). The caller has the claim on the
@@ -130,61 +134,46 @@ export function createUptoAuthorizations(context: Context) {
     /** Whether the relayer that the payer named belongs to another process. No I/O. */
     isOfAnother: (transfer: Transfer) => isRelayerOfAnother(context, transfer),
     /**
-     * Settles a known charge (`amountAtomic`, with `upto`) for another server by the process that has the
-     * relayer, and waits. The caller has the claim on the money. Rejects with RowsRefusedError.
+     * The facilitator's settlement of a known charge (`amountAtomic`, with `upto`) by a relayer that another
+     * process has. Only that relayer may settle what the payer signed, so the ceiling is written with its
+     * charge, and the process that has the relayer settles it like the charge of an answer. Checks a charge as
+     * `settle` does, writes it as metered, and waits for that process. The caller has the claim on the money.
+     * `unavailable` after the time: the charge may be settled later. Rejects with RowsRefusedError.
      */
-    settleByHolder: (request: PaymentRequest, waitMs: number) =>
-      settleByHolder(context, request, waitMs),
+    async settleByHolder(
+      { id = context.createId(), transfer, purpose, receivedAt, requestId }: PaymentRequest,
+      waitMs: number,
+    ): Promise<Outcome> {
+      const { now } = context
+      const until = now() + waitMs
+      const chain = chainOf(context, transfer.network)
+      const knownBlock = chain.head.number
+      const refused =
+        refuseUnserved(context, chain, transfer) ?? Gas.refuseBudget(context, chain, purpose)
+      if (refused) return refused
+      const checked = await checkPayer(context, chain, { transfer, purpose, onAsked: undefined })
+      if ('kind' in checked) return checked
+      const authorization: Authorization = {
+        ...{ id, transfer: atCeiling(checked.transfer), purpose, receivedAt, knownBlock },
+        charge: { amountAtomic: transfer.amountAtomic, units: {} },
+        ...{ state: 'metered', createdAt: now() },
+      }
+      // Nothing is given before the payment, so the payer needs no credit. But its balance must cover all that
+      // is written: a charge that it does not cover takes the room of its relayer until it expires.
+      const limits = {
+        ...limitsOf(context, chain, { transfer: checked.transfer, purpose }, checked.simulation),
+        unsettledAtomic: unlimited,
+        fundsAtomic: checked.simulation.balanceAtomic,
+      }
+      const written = await writeCeiling(context, authorization, limits)
+      if (written !== 'stored') return written
+      context.metrics.charged(transfer.network, 'metered')
+      return settleCharge(context, authorization, { waitMs: Math.max(0, until - now()), requestId })
+    },
   }
 }
 
 type Asked = Pick<Authorization, 'id' | 'transfer' | 'purpose' | 'receivedAt'>
 
-function facilitatorsOf({ abilities, relayers }: ChainState): readonly Address[] {
-  if (!abilities.hasUpto) return []
-  return relayers.flatMap((relayer) => {
-    const isPaused = pausedBy(relayer) !== undefined || (relayer.isLeaving && canGive(relayers))
-    return relayer.isReserved || isPaused ? [] : [relayer.address]
-  })
-}
-
 /** As much as any payer can have. */
 const unlimited = 2n ** 256n
-
-/**
- * The facilitator's settlement by a relayer that another process has. Only that relayer may settle what
- * the payer signed, so the ceiling is written with its charge, and the process that has the relayer
- * settles it like the charge of an answer. Checks a charge as `settle` does, writes it as metered, and waits
- * for that process. `unavailable` after the time: the charge may be settled later.
- */
-async function settleByHolder(
-  context: Context,
-  { id = context.createId(), transfer, purpose, receivedAt, requestId }: PaymentRequest,
-  waitMs: number,
-): Promise<Outcome> {
-  const { now } = context
-  const until = now() + waitMs
-  const chain = chainOf(context, transfer.network)
-  const knownBlock = chain.head.number
-  const refused =
-    refuseUnserved(context, chain, transfer) ?? Gas.refuseBudget(context, chain, purpose)
-  if (refused) return refused
-  const checked = await checkPayer(context, chain, { transfer, purpose, onAsked: undefined })
-  if ('kind' in checked) return checked
-  const authorization: Authorization = {
-    ...{ id, transfer: atCeiling(checked.transfer), purpose, receivedAt, knownBlock },
-    charge: { amountAtomic: transfer.amountAtomic, units: {} },
-    ...{ state: 'metered', createdAt: now() },
-  }
-  // Nothing is given before the payment, so the payer needs no credit. But its balance must cover all that
-  // is written: a charge that it does not cover takes the room of its relayer until it expires.
-  const limits = {
-    ...limitsOf(context, chain, { transfer: checked.transfer, purpose }, checked.simulation),
-    unsettledAtomic: unlimited,
-    fundsAtomic: checked.simulation.balanceAtomic,
-  }
-  const written = await writeCeiling(context, authorization, limits)
-  if (written !== 'stored') return written
-  context.metrics.charged(transfer.network, 'metered')
-  return settleCharge(context, authorization, { waitMs: Math.max(0, until - now()), requestId })
-}
