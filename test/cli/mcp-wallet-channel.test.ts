@@ -310,6 +310,21 @@ test('attack: what a gateway took of a call counts for it after other calls and 
   }
 })
 
+test('attack: what a gateway took of a call is not forgotten after many refusals', async () => {
+  const state = newState()
+  await fund(state, 40_000n)
+  const { call } = wallet({ state, perCall: '0.005', deposit: '0.005' })
+  fake.answer = (_, paying) => (paying ? corrected() : offers(both()))
+  await call('a')
+  const refused = problem('verification-failed')
+  fake.answer = (_, paying) => (paying ? refused : offers(both()))
+  for (let count = 0; count < 70; count++) await call('b', { count })
+  const most = Math.max(...sums())
+  await call('a')
+  expect(Math.max(...sums())).toBe(most)
+  expect(sums().at(-1)).toBe(5000)
+})
+
 test('attack: a voucher that its gateway has taken is not called uncharged', async () => {
   const state = newState()
   await fund(state, 40_000n)

@@ -236,7 +236,14 @@ async function sign(
     signedAtomic: Amount.greatest(sumAtomic, earlier?.signedAtomic ?? 0n),
     takenAtomic: earlier?.takenAtomic ?? 0n,
   }
-  const others = state.sent.filter((each) => each !== earlier).slice(1 - sentMax)
+  const others = state.sent.filter((each) => each !== earlier)
+  if (others.length >= sentMax) {
+    // What a repetition of the request needs is forgotten last: its answer, and what it has cost.
+    const isSpare = (each: Voucher.Sent) =>
+      each.takenAtomic === 0n && (each.isRefused || each.request === each.idempotencyKey)
+    const index = others.findIndex(isSpare)
+    others.splice(Math.max(0, index), 1)
+  }
   const next = { ...state, deposit: deposit ?? state.deposit, sent: [...others, sent] }
   return { sent, next }
 }
