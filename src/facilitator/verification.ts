@@ -321,7 +321,7 @@ export function isUnderWay(
 /** The fault of a signature that is not the payer's: it names the signer that was expected. */
 export function notSigned({ request, network, transfer }: CheckedRequest): Fault {
   const detail = Explanation.otherSigner(transfer, domainOf(request, network))
-  return fault(Transfer.signatureCode(transfer), detail)
+  return fault(Transfer.signatureCodes[transfer.method], detail)
 }
 
 /** The fault of a spent authorization. */

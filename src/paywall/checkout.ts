@@ -7,7 +7,7 @@ import * as Amount from '../protocol/Amount'
 import type * as Client from '../protocol/Client'
 import * as Explanation from '../protocol/Explanation'
 import * as Problem from '../protocol/Problem'
-import { type Money, moneyKey, signatureCode, signerOf, type Transfer } from '../protocol/Transfer'
+import { type Money, moneyKey, signatureCodes, signerOf, type Transfer } from '../protocol/Transfer'
 import { isPresented, type Presented } from '../settlement/channels/state'
 import { busyDetail } from '../settlement/channels/voucher'
 import { usedReason } from '../settlement/read/refusals'
@@ -342,7 +342,7 @@ function assertVoucher(
 ): void {
   if (!isKeySigned()) {
     const detail = Explanation.otherSigner(transfer, asset.eip712)
-    throw Denial.verificationFailed(signatureCode(transfer), detail)
+    throw Denial.verificationFailed(signatureCodes[transfer.method], detail)
   }
   if (signerOf(transfer) === transfer.payer || transfer.voucher.kind === 'refund') return
   if (item.again !== undefined || item.opens !== undefined) {

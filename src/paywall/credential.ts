@@ -369,7 +369,7 @@ export function assertSigned(
   { signature }: Pick<Transfer.Transfer, 'signature'>,
 ): void {
   if (transfer.signature === signature || isKeySigned()) return
-  const reason = Transfer.signatureCode(transfer)
+  const reason = Transfer.signatureCodes[transfer.method]
   throw Denial.verificationFailed(reason, Explanation.otherSigner(transfer, asset.eip712))
 }
 

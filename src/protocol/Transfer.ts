@@ -97,18 +97,12 @@ export function signerOf({ payer, voucher }: Pick<Transfer, 'payer' | 'voucher'>
   return voucher === undefined ? payer : voucher.config.payerAuthorizer
 }
 
-/** The reason code for a signature that is not the signer's. */
-export function signatureCode({ method }: Pick<Transfer, 'method'>): SignatureCode {
-  return signatureCodes[method]
-}
-
-const signatureCodes = {
+/** Reason codes for a signature that is not the signer's. */
+export const signatureCodes = {
   eip3009: 'invalid_exact_evm_signature',
   permit2: 'invalid_permit2_signature',
   channel: 'invalid_batch_settlement_evm_voucher_signature',
 } as const satisfies Record<PaymentMethod, string>
-
-type SignatureCode = (typeof signatureCodes)[PaymentMethod]
 
 /** EIP-712 digest that the payer signs for `receiveCall`. */
 export function receiveDigest(transfer: Signing, asset: Pick<Asset, 'eip712'>): Uint8Array {

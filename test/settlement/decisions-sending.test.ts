@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'bun:test'
 import type { Payment } from '../../db/Payment'
-import { lastValidBefore } from '../../src/settlement/send/transaction'
+import { isOver } from '../../src/settlement/send/broadcast'
 import { relayer, type Scripted, scripted } from '../harness/scripted'
 import { errorOf } from '../harness/scripted-node'
 import { jobOf, networkOf, signTransfer, until } from '../harness/settlement'
@@ -140,8 +140,9 @@ describe.concurrent('a relayer', () => {
       const payment = { transfer: signTransfer(network, { validBefore }) } as Payment
       return { payment }
     })
-    expect(lastValidBefore(members)).toBe(9n)
-    expect(lastValidBefore([])).toBeUndefined()
+    expect(isOver(members, 9_999)).toBe(false)
+    expect(isOver(members, 10_000)).toBe(true)
+    expect(isOver([], 10_000)).toBe(false)
   })
 })
 

@@ -4,7 +4,7 @@ import type { Head } from '../../chain/head'
 import type { NetworkConfig } from '../../config/Config'
 import type { Asset } from '../../protocol/Asset'
 import * as Explanation from '../../protocol/Explanation'
-import { signatureCode, type Transfer } from '../../protocol/Transfer'
+import { signatureCodes, type Transfer } from '../../protocol/Transfer'
 import type { Outcome, Reason } from '../send/Outcome'
 
 /** Why a payment is not sent: an invalid payment, or a temporary fault. */
@@ -36,7 +36,7 @@ export const used = 'The nonce of the authorization is used: sign a new authoriz
  * which it was checked.
  */
 export function refuseSignature(transfer: Transfer, eip712: Asset['eip712']): PaymentRefusal {
-  return refuse(signatureCode(transfer), Explanation.otherSigner(transfer, eip712))
+  return refuse(signatureCodes[transfer.method], Explanation.otherSigner(transfer, eip712))
 }
 
 /** The reason code for a nonce that another transaction used, or another voucher of the channel. */
@@ -172,7 +172,7 @@ export function explain(
   if (facts.refusedByWallet) {
     const given = Explanation.domain(transfer, facts.eip712 ?? eip712)
     const detail = `The wallet ${transfer.payer} refuses the signature in the EIP-712 domain ${given}.`
-    return refuse(signatureCode(transfer), detail)
+    return refuse(signatureCodes[transfer.method], detail)
   }
   const time = facts.timestamp
   if (time !== undefined && time >= validBefore) {

@@ -8,6 +8,7 @@ import { readCount, readReceipt, readTop } from '../read/reads'
 import { remedyFor } from '../state/availability'
 import type { ChainState, Context, Slot } from '../state/state'
 import { within } from '../state/wait'
+import type { Underway } from './Outcome'
 import { cancellation, type Payload, signForNonce, synchronize, withoutGas } from './relayer'
 
 /** How an account nonce ends. */
@@ -255,9 +256,8 @@ async function replace(context: Context, chain: ChainState, slot: Slot): Promise
   return true
 }
 
-function payloadOf({ relayer, validBefore }: Slot, old: TransactionRow, now: number): Payload {
-  const isOver = validBefore !== undefined && validBefore < BigInt(Math.floor(now / 1000))
-  if (isOver) return { ...cancellation(relayer), product: old.product }
+function payloadOf({ relayer, members }: Slot, old: TransactionRow, now: number): Payload {
+  if (isOver(members, now)) return { ...cancellation(relayer), product: old.product }
   // The type byte was checked when the row was written.
   const { to, data, value } = parseTransaction(old.raw as `0x02${string}`)
   return {
@@ -270,6 +270,13 @@ function payloadOf({ relayer, validBefore }: Slot, old: TransactionRow, now: num
     valueWei: value ?? 0n,
     gasLimit: old.gasLimit,
   }
+}
+
+/** Whether none of the payments of a transaction can succeed any more; without one it always can. */
+export function isOver(members: Slot['members'], now: number): boolean {
+  const seconds = BigInt(Math.floor(now / 1000))
+  const isLate = ({ payment }: Underway) => payment.transfer.validBefore < seconds
+  return members.length > 0 && members.every(isLate)
 }
 
 /**

@@ -147,7 +147,6 @@ async function writeOnce(
       if (!payment) throw new Error('a member was not written')
       return { payment, requestId: request.requestId, deliverOnConfirm }
     })
-    slot.validBefore = lastValidBefore(slot.members)
     follow(context, chain, slot, members)
   }
   return undefined
@@ -314,8 +313,7 @@ function occupy(
   const [first] = transactions
   if (!first) throw new Error('a slot without a transaction')
   const { nonce } = first
-  const validBefore = lastValidBefore(members)
-  const slot: Slot = { relayer, nonce, transactions, members, validBefore, code, job, isCharge }
+  const slot: Slot = { relayer, nonce, transactions, members, code, job, isCharge }
   relayer.slots.set(nonce, slot)
   countOpen(slot, 1)
   relayer.next = Math.max(relayer.next ?? 0, nonce + 1)
@@ -603,16 +601,6 @@ async function commit(
     )
   }
   return recording
-}
-
-/** Unix seconds after which none of the payments can succeed; undefined without such a limit. */
-export function lastValidBefore(members: readonly Underway[]): bigint | undefined {
-  let last: bigint | undefined
-  for (const { payment } of members) {
-    const { validBefore } = payment.transfer
-    if (last === undefined || validBefore > last) last = validBefore
-  }
-  return last
 }
 
 /** The row of a payment that an external transaction has settled. */

@@ -282,8 +282,6 @@ export type Slot = {
   transactions: TransactionRow[]
   /** The payments that share the transaction; none for a job, and none before they are written. */
   members: readonly Underway[]
-  /** Unix seconds after which the payload cannot succeed; undefined when it always can. */
-  validBefore: bigint | undefined
   /** Code of the payer of a lone payment or of a job, as it was read before. */
   code: AccountCode
   job: JobRow | undefined
