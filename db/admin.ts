@@ -10,7 +10,7 @@ import type { OrderLedger } from './orders'
 import type { Payment } from './Payment'
 import type { PaymentReads } from './payment-reads'
 import { idAt, isJobOf, type Span } from './sales'
-import { type Values, withoutNulls } from './select'
+import { type Values, type WithNulls, withoutNulls } from './select'
 
 /** What became of a payment, in one word. `settled`: for another server, by the facilitator. */
 export type Outcome = (typeof outcomes)[number]
@@ -243,21 +243,12 @@ function createLists({ all, sql }: AdminBase) {
   }
 }
 
-type LineRow = Omit<PaymentLine, 'amountAtomic' | 'upstreamStatus' | 'redeemUntil'> & {
-  amount: string
-  upstreamStatus: number | null
-  redeemUntil: number | null
-}
+type LineRow = WithNulls<Omit<PaymentLine, 'amountAtomic'>> & { amount: string }
 type GrantRow = Omit<GrantLine, 'amountWei' | 'feeWei'> & { amountWei: string; feeWei: string }
 type PayeeRow = Omit<PayeeLine, 'amountAtomic'> & { amount: string }
-type TransactionRow = Omit<
-  StoryTransaction,
-  'maxFeeWei' | 'costWei' | 'firstSentAt' | 'blockNumber'
-> & {
+type TransactionRow = WithNulls<Omit<StoryTransaction, 'maxFeeWei' | 'costWei'>> & {
   maxFeeWei: string
   costWei: string | null
-  firstSentAt: number | null
-  blockNumber: number | null
 }
 
 function toLine({ amount, ...row }: LineRow): PaymentLine {

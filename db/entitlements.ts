@@ -1,11 +1,9 @@
-import type { Address } from 'viem'
-import type * as Network from '../src/protocol/Network'
 import { dayMs } from '../src/protocol/Time'
 import * as Entitlement from './Entitlement'
 import type { Payment } from './Payment'
 import { toPayment } from './rows'
 import { type EntitlementRow, type PaymentRow, payments } from './schema'
-import { rowsOf, type Selects, withoutNulls } from './select'
+import { rowsOf, type Selects, type WithNulls, withoutNulls } from './select'
 import type { MessagesBase } from './webhooks'
 
 /**
@@ -19,14 +17,7 @@ export const untilOf = `(SELECT p.confirmed_at + e.period_ms FROM payments AS p
 /** The newest ones of a wallet that one look reads: a wallet may have paid thousands of times. */
 const rowsMax = 100
 
-type Row = Pick<Entitlement.Entitlement, 'id' | 'kind' | 'merchant' | 'route' | 'uses'> & {
-  wallet: Address
-  network: Network.Id | null
-  usesMax: number
-  attempts: number
-  paymentId: string | null
-  until: number | null
-}
+type Row = WithNulls<Omit<Entitlement.Entitlement, 'payment'>> & { paymentId: string | null }
 
 export function createEntitlementReads(selects: Selects) {
   const { dialect, select } = selects

@@ -54,6 +54,11 @@ type WithoutNulls<T> = {
   [Name in keyof T]: null extends T[Name] ? Exclude<T[Name], null> | undefined : T[Name]
 }
 
+/** What a read gives of a shape that has undefined in place of NULL. */
+export type WithNulls<T> = {
+  [Name in keyof T]: undefined extends T[Name] ? Exclude<T[Name], undefined> | null : T[Name]
+}
+
 /** A row that has undefined in place of NULL. */
 export function withoutNulls<T extends object>(row: T): WithoutNulls<T> {
   const entries = Object.entries(row).map(([name, value]) => [name, value ?? undefined])

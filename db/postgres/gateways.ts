@@ -271,19 +271,17 @@ function isWanted({ wanted }: State, lane: Lane): boolean {
   return wanted.some((each) => keyOf(each) === key)
 }
 
-async function take(state: State, lane: Lane): Promise<boolean> {
+async function take(state: State, lane: Lane): Promise<void> {
   const { lines, gateway, on } = state.options
   const taken = await lines.run('beat', (query) => takeLane(query, lane, gateway.id))
-  if (taken === undefined) return false
+  if (taken === undefined) return
   state.held.set(keyOf(lane), taken)
   state.ofOthers.delete(keyOf(lane))
   try {
     await state.listener?.taken({ ...lane, nextNonce: taken.next_nonce })
-    return true
   } catch (error) {
     on.fault(error)
     await give(state, lane)
-    return false
   }
 }
 

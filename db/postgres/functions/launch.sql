@@ -16,9 +16,9 @@ CREATE TYPE new_payment AS (
 );
 
 -- Signing is deterministic: an abandoned transaction returns with the same hash. Members keep the
--- order of `members`. Returns whether the transaction is new.
+-- order of `members`.
 CREATE FUNCTION insert_transaction(transaction jsonb, members text[], lane_epoch bigint)
-RETURNS boolean LANGUAGE plpgsql AS $$
+RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
   is_new boolean;
 BEGIN
@@ -35,9 +35,6 @@ BEGIN
   WHERE transactions.state = 'replaced'
   -- Only a row that was there has an xmax: that of its update.
   RETURNING xmax = 0 INTO is_new;
-  IF cardinality(members) = 0 THEN
-    RETURN is_new;
-  END IF;
   IF is_new THEN
     INSERT INTO transaction_members (transaction_hash, position, payment_id)
     SELECT transaction->>'hash', each.position - 1, each.id
@@ -48,7 +45,6 @@ BEGIN
     FROM unnest(members) WITH ORDINALITY AS each (id, position)
     ON CONFLICT DO NOTHING;
   END IF;
-  RETURN is_new;
 END $$;
 
 -- Inserts a payment with the rows of its product. Returns the row of a payment that settles an
@@ -96,7 +92,6 @@ CREATE FUNCTION launch(input jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
 DECLARE
   lane_epoch bigint := fence(input->'fence');
   again text[] := input->>'again';
-  is_new boolean;
   resent text[];
   stored jsonb;
   settled jsonb := '[]';
@@ -138,7 +133,7 @@ BEGIN
   IF input->'limits' <> '[]' THEN
     PERFORM assert_funded(input->'limits');
   END IF;
-  is_new := insert_transaction(input->'transaction', (input->>'members')::text[], lane_epoch);
+  PERFORM insert_transaction(input->'transaction', (input->>'members')::text[], lane_epoch);
   RETURN jsonb_build_object('value', jsonb_build_object('settled', settled),
     'payments', to_jsonb(again));
 END $$;
