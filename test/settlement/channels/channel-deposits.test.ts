@@ -305,6 +305,17 @@ describe.concurrent('a deposit', () => {
     expect(await own.pay(first(own, { from: 2 }).transfer)).toMatchObject({ kind: 'authorized' })
   })
 
+  test('a deposit that is not sent takes none of the ten', async () => {
+    await using own = await ownChannels()
+    await own.reopen({ gasPerDayWei: { ...own.network.gasPerDayWei, channels: 1n } })
+    expect(await own.pay(first(own).transfer)).toMatchObject({ kind: 'authorized' })
+    for (let count = 0; count < 11; count++)
+      expect(await own.pay(first(own).transfer)).toMatchObject({
+        kind: 'unavailable',
+        detail: 'The gas budget of today is spent; it starts again at 0:00 UTC.',
+      })
+  })
+
   test('attack: refunds and deposits end at their own budget, and stay ended after a restart', async () => {
     await using own = await ownChannels({ terms: { claimEveryMs: 3_600_000 } })
     const { network } = own
