@@ -1,21 +1,15 @@
-import type { Address, Hex } from 'viem'
-import type { GasProduct, TransactionRow } from '../../../db/schema'
+import type { TransactionRow } from '../../../db/schema'
 import { type Fees, fees } from '../../chain/head'
 import * as Transaction from '../../chain/transaction'
 import * as Amount from '../../protocol/Amount'
 import { readCount } from '../read/reads'
 import type { ChainState, Relayer } from '../state/state'
+import type { Job, JobCall } from './Job'
 
-export type Payload = {
-  kind: TransactionRow['kind']
-  product: GasProduct
-  to: Address
-  data: Hex
-  /** Whether the transaction creates a contract, at `to`. */
-  isCreation?: boolean
-  valueWei: bigint
-  gasLimit: bigint
-}
+/** What a transaction does, before it has an account nonce and fees. */
+export type Payload = JobCall &
+  Pick<TransactionRow, 'kind' | 'product' | 'gasLimit'> &
+  Pick<Job, 'valueWei'>
 
 /**
  * Transactions of one account that may wait for a block. Nodes keep a limited number of each (16 in
