@@ -149,17 +149,22 @@ function ofMpp(json: Json.JsonObject): Signed {
   return { format: 'eip712', payload, signature: Json.read(json, 'signature', 'signature') }
 }
 
+/** The last second that a Date can have. */
+const issuedAtMax = 8_640_000_000_000n
+
 function ofX402(json: Json.JsonObject): Signed {
   if (Json.read(json, 'format', 'text') !== 'eip712')
     throw new Json.JsonError('format is not eip712')
   const fields = Json.read(json, 'payload', 'object')
   if (Json.read(fields, 'version', 'uint') !== 1n) throw new Json.JsonError('version is not 1')
+  const issuedAt = Json.read(fields, 'issuedAt', 'uint')
+  if (issuedAt > issuedAtMax) throw new Json.JsonError('issuedAt is no time')
   const payload = {
     version: 1 as const,
     network: Json.read(fields, 'network', 'text'),
     resourceUrl: Json.read(fields, 'resourceUrl', 'text'),
     payer: Json.read(fields, 'payer', 'text'),
-    issuedAt: Number(Json.read(fields, 'issuedAt', 'uint')),
+    issuedAt: Number(issuedAt),
     transaction: Json.optional(fields, 'transaction', 'text') ?? '',
   }
   return { format: 'eip712', payload, signature: Json.read(json, 'signature', 'signature') }

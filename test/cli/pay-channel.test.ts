@@ -363,6 +363,17 @@ test('attack: a server that shows the voucher of a request as charged gets no ot
   expect(maxima).toEqual(['10000', '20000', '30000', '30000'])
 })
 
+test('attack: what a server says that is no text ends a payment as a refusal', async () => {
+  merchant.script = async (request, serve) => {
+    if (!request.headers.has('payment-signature')) return serve()
+    const required = { ...decode(merchant.offers[0]), error: { toString: 1 } }
+    return new Response('{}', { status: 402, headers: { 'payment-required': encode(required) } })
+  }
+  const ran = await pay('--deposit', '0.05')
+  expect(ran.code).toBe(1)
+  expect(ran.err).toContain('answer     402')
+})
+
 function settledAs(extra: object) {
   return (response: Response) => {
     const headers = new Headers(response.headers)

@@ -141,6 +141,7 @@ test('error: a text that is not a receipt is a fault', () => {
     json.replace('"version":1', '"version":2'),
     json.replace('"issuedAt":1893456000', '"issuedAt":-1'),
     json.replace('"issuedAt":1893456000', '"issuedAt":"1e3"'),
+    json.replace('"issuedAt":1893456000', '"issuedAt":8640000000001'),
     JSON.stringify({
       ...{ status: 'success', network: 'eip155:1', resource: 'x', payer: 'x', reference: 'x' },
       ...{ timestamp: '2030-01-01T00:00:00.5Z', signature: '0x11' },

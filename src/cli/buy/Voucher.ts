@@ -232,7 +232,7 @@ const unfunded = [
  * another voucher would be refused, too.
  */
 export function correctionOf(state: State, { required = {} }: Reply) {
-  const code = String(required.error)
+  const code = Json.text(required, 'error') ?? ''
   if (unfunded.includes(code)) return 'balance'
   return corrective.includes(code) ? termsOf(state, required)?.channel?.extra : undefined
 }

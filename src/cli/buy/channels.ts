@@ -3,6 +3,7 @@ import type { Hex } from 'viem'
 import * as Amount from '../../protocol/Amount'
 import * as Channel from '../../protocol/Channel'
 import { encodeJson } from '../../protocol/Header'
+import * as Json from '../../protocol/Json'
 import * as Network from '../../protocol/Network'
 import { CommandError } from '../Command'
 import type { Run } from '../commands'
@@ -108,14 +109,15 @@ async function refund(open: Open, options: Options, { privateKey }: Signer): Pro
     const reply = await ask(state.url, { 'payment-signature': encodeJson(payment) })
     const { settled, required } = reply
     if (settled?.success === true) {
-      const hash = hashText(String(settled.transaction))
+      const hash = hashText(Json.text(settled, 'transaction') ?? '')
       return finish({ ...open, state }, options, hash, before)
     }
     const { next, fault, isCorrected } = await judge(state, undefined, reply, rpc)
     open.save(next)
     state = next
     if (isCorrected && tries === 1) continue
-    const why = fault ?? oneLine(String((settled ?? required)?.error ?? settled?.errorReason ?? ''))
+    const said = (name: string) => Json.text(settled ?? required ?? {}, name)
+    const why = fault ?? oneLine(said('error') ?? said('errorReason') ?? '')
     throw new CommandError(`The merchant refunds nothing (${why || reply.end}); ${instead}`)
   }
 }

@@ -155,8 +155,7 @@ function differences(text: string, receipt: Receipt.Signed): string[] {
 }
 
 function timeOf(seconds: number): string {
-  const time = new Date(seconds * 1000)
-  return Number.isNaN(time.getTime()) ? `${seconds} s since 1970` : time.toISOString()
+  return new Date(seconds * 1000).toISOString()
 }
 
 /** Text from another party must not control the terminal. */

@@ -441,8 +441,8 @@ function buyByVoucher(context: Context, call: Call, terms: Terms.Terms): Promise
 
 /** The address of a tool over HTTP, where the rest of a channel is asked for. */
 function urlOf({ source }: Terms.Terms, origin: string): string {
-  const named = source.kind === 'x402' && source.resource && Json.member(source.resource, 'url')
-  const url = URL.parse(String(named))
+  const named = source.kind === 'x402' && source.resource && Json.text(source.resource, 'url')
+  const url = URL.parse(named || '')
   return url === null ? origin : new URL(url.pathname + url.search, origin).href
 }
 

@@ -56,7 +56,7 @@ async function use(
   { gateway, privateKey, network }: Options,
   { args, required, signal }: Called,
 ): Promise<{ result?: CallResult; text: string }> {
-  const url = URL.parse(String(Json.member(Json.child(required, 'resource'), 'url')))
+  const url = URL.parse(Json.text(Json.child(required, 'resource'), 'url') ?? '')
   if (url?.origin !== gateway.origin) return { text: 'nothing, it is sold at another address' }
   let isSigned = false
   const send = (headers: Readonly<Record<string, string>>) => {
