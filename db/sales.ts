@@ -275,12 +275,9 @@ export function figuresOf(sums: SpanRows): SalesOfSpan {
 
 /** Unix ms of the first row that has figures. */
 function firstOf(first: FirstRow | undefined): number | undefined {
-  const times = [
-    timeOf(first?.payment ?? null),
-    timeOf(first?.authorization ?? null),
-    first?.day ?? null,
-    first?.transactionAt ?? null,
-  ].filter((time) => time !== null)
+  const { payment, authorization, day, transactionAt } = first ?? {}
+  const ids = [timeOf(payment ?? ''), timeOf(authorization ?? '')].filter((time) => time > 0)
+  const times = [...ids, day, transactionAt].filter((time) => typeof time === 'number')
   return times.length === 0 ? undefined : Math.min(...times)
 }
 
@@ -289,9 +286,9 @@ export function idAt(at: number): string {
   return `pay_${at.toString(16).padStart(12, '0')}`
 }
 
-function timeOf(id: string | null): number | null {
-  const time = id === null ? Number.NaN : Number.parseInt(id.slice(4, 16), 16)
-  return Number.isNaN(time) ? null : time
+/** The time in the id of a payment: when its request came, unix ms. 0 in another text. */
+export function timeOf(id: string): number {
+  return Number.parseInt(id.slice(4, 16), 16) || 0
 }
 
 /** Figures of the payments of a key that arrived in a span, here of none. Every amount is atomic. */

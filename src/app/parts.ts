@@ -1,3 +1,4 @@
+import { timeOf } from '../../db/sales'
 import type { Certificates } from '../acme/certificates'
 import { createRanges } from '../books/ranges'
 import { createRecent, type Recent } from '../books/read'
@@ -318,9 +319,4 @@ function createRecentFigures({ ledger, now }: Base): Recent {
       }),
   })
   return recent
-}
-
-/** The time in the id of a payment or of an order, unix ms. */
-function timeOf(id: string): number {
-  return Number.parseInt(id.slice(4, 16), 16)
 }

@@ -2,7 +2,7 @@ import { Database } from 'bun:sqlite'
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'bun:test'
 import { mkdirSync } from 'node:fs'
 import { join } from 'node:path'
-import type { RequestCounts, SalesReads } from '../../db/sales'
+import { idAt, type RequestCounts, type SalesReads, timeOf } from '../../db/sales'
 import { openSalesBeside } from '../../db/sqlite/beside'
 import { databaseName } from '../../db/sqlite/directory'
 import { createLedger } from '../../db/sqlite/ledger'
@@ -26,6 +26,17 @@ import { temporary } from '../harness/settlement'
 const at = Date.parse('2026-11-20T10:30:00Z')
 const attempts = { attemptsMax: 6, cutAttemptsMax: 12 }
 const asset = '0x833589fCD6eDb6E08f4c7C32D4f71b54bdA02913'
+
+test('figures begin with the time in the first id of a payment', async () => {
+  expect([timeOf(`${idAt(at)}0123`), timeOf('pay_')]).toEqual([at, 0])
+  const db = openInMemory({ now: () => at })
+  const { sales } = createLedger(db)
+  expect(await sales.firstAt()).toBeUndefined()
+  insertPayment(db, { at })
+  insertPayment(db, { at: at - hourMs })
+  expect(await sales.firstAt()).toBe(at - hourMs)
+  db.close()
+})
 
 test('a line has the members of its grouping, which are its name', () => {
   const has = { day: '2026-11-20', merchant: 'shop', route: '/item', payer: '0x1', client: 'curl' }

@@ -7,6 +7,7 @@ import {
   type PaymentFilter,
   type PaymentLine,
 } from '../../../db/admin'
+import { timeOf } from '../../../db/sales'
 import { cell } from '../../books/formats'
 import type { Config } from '../../config/Config'
 import * as Schema from '../../protocol/Schema'
@@ -87,12 +88,6 @@ function list(
       ? 'No payment fits this search.'
       : html`There are no payments yet. Make the first one yourself: buy something in <a href="/">the shop</a>.`,
   )
-}
-
-/** The time in the id of a payment: when its request came, unix ms. */
-function timeOf(id: string): number {
-  const at = Number.parseInt(id.slice(4, 16), 16)
-  return Number.isSafeInteger(at) ? at : 0
 }
 
 type Csv = readonly [

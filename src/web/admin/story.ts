@@ -4,6 +4,7 @@ import type { Entitlement } from '../../../db/Entitlement'
 import type { Order } from '../../../db/Order'
 import { type Payment, schemeOf } from '../../../db/Payment'
 import type { Refund } from '../../../db/Refund'
+import { timeOf } from '../../../db/sales'
 import type { Config } from '../../config/Config'
 import { attemptsMax, isExhausted } from '../../paywall/answer/undelivered'
 import { publicFacts } from '../chains'
@@ -139,7 +140,7 @@ function transactionStep(transaction: StoryTransaction, explorer: Explorer): Ste
 
 /** The time in the id is that of the request. */
 function receivedStep({ id, purpose, createdAt }: Payment): Step {
-  const at = Math.min(createdAt, Number.parseInt(id.slice(4, 16), 16) || createdAt)
+  const at = Math.min(createdAt, timeOf(id) || createdAt)
   const protocol = purpose.protocol === 'mpp' ? 'MPP' : purpose.protocol
   return [at, 'plain', 'received', `A request came with a signed payment (${protocol}).`]
 }
