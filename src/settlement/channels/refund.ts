@@ -12,7 +12,7 @@ import { attemptOf, gasLimitOf, hasFailed } from './send'
 import { readUntil, runSponsored } from './sponsored'
 import type { Presented } from './state'
 import { outOfStep, refuseChannel } from './voucher'
-import { nonceOfRefund, refundJob, refundReservation, syncChannels } from './watch'
+import { nonceOfRefund, refundJob, refundReservation } from './watch'
 
 export type Refunded = {
   kind: 'refunded'
@@ -95,13 +95,15 @@ type Begun = {
 async function begin(
   context: Context,
   chain: ChainState,
-  { voucher: { channelId: id, refundAtomic, maxAtomic }, signature }: Presented,
+  transfer: Presented,
 ): Promise<Begun | Refusals.PaymentRefusal> {
-  const { ledger, channels, now } = context
+  const { voucher, signature } = transfer
+  const { channelId: id, refundAtomic, maxAtomic } = voucher
+  const { channels, now } = context
   const { authorizer } = channels
   if (authorizer === undefined) throw new Error('refunds need RECEIVER_AUTHORIZER_KEY')
-  await syncChannels(context, chain, [id])
-  const channel = await ledger.channels.find(id)
+  // Also one that only the memory has: a crash of the database has undone it.
+  const channel = await readUntil(context, chain, transfer, { isShown: () => true, limitMs: 0 })
   if (channel === undefined) throw new Error(`channel ${id} is not in the ledger`)
   const { config, balanceAtomic, chargedAtomic, claimedAtomic, refundNonce } = channel
   if (config.receiverAuthorizer !== authorizer.address) {

@@ -59,6 +59,18 @@ function watchRefunds(
 const patient = { claimEveryMs: 3_600_000, claimAboveAtomic: 1_000_000_000n }
 
 describe.concurrent('a refund of a channel', () => {
+  test('error: a channel that a crash of the database has undone is refunded', async () => {
+    await using own = await ownChannels({ terms: { claimEveryMs: 100 } })
+    const config = await own.opened()
+    const { sql } = own.fixture
+    await until(async () => (await own.row(config))?.claimedAtomic === price)
+    sql.run(`DROP TRIGGER channels_kept${isPostgres ? ' ON channels' : ''}`)
+    sql.run('DELETE FROM channels')
+    expect(await refund(own, config)).toMatchObject({
+      ...{ kind: 'refunded', amountAtomic: 5_000_000n - price },
+    })
+  })
+
   test('a refund claims what was charged, and sends back the rest', async () => {
     await using own = await ownChannels({ terms: patient })
     const config = await own.opened()
