@@ -6,7 +6,8 @@ export type Disturbance = { gateway: number; from: number; until: number }
 
 /**
  * The upstream works for one payment at a time. A second call may begin during the first one only when
- * the gateway of the first was taken for dead, or was killed and started again.
+ * the gateway of the first was taken for dead, or was killed and started again. Calls after a whole answer
+ * are uses of what was bought, of which several may run at once; their number is audited with their buyers.
  */
 export function auditOverlaps(
   calls: readonly Call[],
@@ -16,8 +17,9 @@ export function auditOverlaps(
     const sorted = made.toSorted((one, other) => one.at - other.at)
     return sorted.flatMap((first, index) => {
       const second = sorted[index + 1]
-      if (second === undefined || second.at >= (first.endedAt ?? Number.POSITIVE_INFINITY))
-        return []
+      if (second === undefined || second.at >= endOf(first)) return []
+      const isWhole = (call: Call) => call.end === 'complete' && endOf(call) <= first.at
+      if (sorted.slice(0, index).some(isWhole)) return []
       const isExcused = disturbances.some(
         ({ gateway, from, until }) =>
           gateway === first.gateway && from <= second.at && until >= first.at,
@@ -27,6 +29,10 @@ export function auditOverlaps(
       return [{ kind: 'double', text } as const]
     })
   })
+}
+
+function endOf({ endedAt = Number.POSITIVE_INFINITY }: Call): number {
+  return endedAt
 }
 
 /** A gateway that continues sends within this time what it was about to send, ms. */

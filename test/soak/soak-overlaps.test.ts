@@ -20,6 +20,12 @@ test('error: a second call during the first one is a finding', () => {
   expect(auditOverlaps([call(0, 100, undefined), call(1, 900, 950)], [])).toHaveLength(1)
 })
 
+test('uses of what was bought may run at once, and only after its whole answer', () => {
+  const uses = [call(1, 150, 300), call(1, 160, 200)]
+  expect(auditOverlaps([call(0, 100, 150), ...uses], [])).toEqual([])
+  expect(auditOverlaps([{ ...call(0, 100, 150), end: 'failed' }, ...uses], [])).toHaveLength(1)
+})
+
 test('only the fault of the gateway with the first call excuses a second one', () => {
   const calls = [call(0, 100, 200), call(1, 150, 300)]
   const excused = (gateway: number, from: number, until: number) =>
