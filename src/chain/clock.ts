@@ -16,7 +16,7 @@ export type Clock = {
 }
 
 /** How far our clock may be ahead of the chain's, ms; negative: behind. */
-export type Ahead = { min: number; max: number }
+type Ahead = { min: number; max: number }
 
 /** The times of this machine: unix ms, and `mono`. */
 type Clocks = { now: () => number; monotonic: () => number }

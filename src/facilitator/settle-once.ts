@@ -36,7 +36,7 @@ export type SettleOptions = VerificationOptions & {
  * Settlements in progress. They outlive a reload, which creates another facilitator beside the
  * old one.
  */
-export type SettleRuns = {
+type SettleRuns = {
   /** By the key of the money. */
   runs: Map<string, Run>
   /** The money for which each caller's own key is used. */
@@ -351,7 +351,7 @@ function purposeOf({ subject, idempotencyKey }: SettleCall): Purpose {
 }
 
 /** A call of `/settle`. */
-export type SettleCall = {
+type SettleCall = {
   subject: CheckedRequest
   /** The caller's Idempotency-Key, if it has an API key. */
   idempotencyKey: string | undefined

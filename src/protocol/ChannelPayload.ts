@@ -121,7 +121,7 @@ function faultOfPermit(
 }
 
 /** The terms of an offer for channels. */
-export type Expected = {
+type Expected = {
   chainId: number
   payTo: Address
   asset: Address

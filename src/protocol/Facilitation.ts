@@ -19,7 +19,7 @@ export type Operation = 'verify' | 'settle'
 export type OfChannel = { payload: Json.JsonObject; terms: Json.JsonObject }
 
 /** Payment terms of a resource server. */
-export type Requirements = ReturnType<typeof readRequirements>
+type Requirements = ReturnType<typeof readRequirements>
 
 /**
  * Only the members that are needed later: requests wait for a chain, and clients choose their size.
@@ -167,7 +167,7 @@ export function networkNamed(body: Uint8Array): string | undefined {
 }
 
 /** What a payment payload says of its offer. It is compared, so another type is not refused. */
-export type Accepted = ReturnType<typeof readAccepted>
+type Accepted = ReturnType<typeof readAccepted>
 
 export function readAccepted(accepted: Json.JsonObject) {
   return { scheme: Json.text(accepted, 'scheme'), network: Json.text(accepted, 'network') }

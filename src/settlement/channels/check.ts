@@ -23,7 +23,7 @@ import { pause } from '../state/wait'
  */
 
 /** `signature`: of the voucher. */
-export type Signed = { voucher: Channel.Voucher; signature: Hex }
+type Signed = { voucher: Channel.Voucher; signature: Hex }
 
 type WithDeposit = Channel.Voucher & { deposit: Channel.Deposit }
 
@@ -41,7 +41,7 @@ export function depositKey({ channelId, deposit: { by } }: WithDeposit): string 
   return `${channelId}:${by.method === 'permit2' ? by.nonce : by.salt}`
 }
 
-export type DepositTerms = {
+type DepositTerms = {
   /** The domain in which its payer has signed it. */
   eip712: Asset['eip712']
   /** What is wrong with the permit beside it. */
