@@ -286,7 +286,7 @@ export function idAt(at: number): string {
   return `pay_${at.toString(16).padStart(12, '0')}`
 }
 
-/** The time in the id of a payment: when its request came, unix ms. 0 in another text. */
+/** The time in the id of a payment or an order: when its request came, unix ms. 0 in another text. */
 export function timeOf(id: string): number {
   return Number.parseInt(id.slice(4, 16), 16) || 0
 }

@@ -1,4 +1,5 @@
 import * as Crypto from '../src/protocol/Crypto'
+
 /** What the migrations of both databases have in common. */
 
 export type Migration = { name: string; sql: string }

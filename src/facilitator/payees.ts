@@ -21,14 +21,14 @@ type PayeesOptions = {
   now: () => number
 }
 
-/** Gas that counts for a payment in progress: the highest limit of a payer without code. */
+/** Gas that counts for a payment under way: the highest limit of a payer without code. */
 const openGas = 300_000n
 
 type PayeePayment = {
   network: Network.Id
   payee: Address
   known: string | undefined
-  /** Gas limit of a job. */
+  /** Gas limit of a job; undefined for a payment. */
   gas?: bigint
 }
 
@@ -49,7 +49,7 @@ type Part = { total: number; byPayee: Map<Address, number> }
 export function createPayees({ ledger, networks, priceOf, now }: PayeesOptions) {
   const { gas, payments } = ledger
   const budgets = new Map(networks.map(({ id, gasPerDayWei }) => [id, gasPerDayWei.facilitator]))
-  /** Gas limits. */
+  /** Gas limits of what is under way, by network and payee. */
   const underWay = new Map<string, bigint>()
   const days = createDays(payments, now)
   return {
@@ -69,7 +69,7 @@ export function createPayees({ ledger, networks, priceOf, now }: PayeesOptions) 
       return (spentWei + openWei * total) * parts >= budgetWei * total
     },
     /**
-     * Counts a payment that is about to be sent. `known`: the id of one that is sent again. Write nothing
+     * Counts a payment or a job that is about to be sent. `known`: the id of one that is sent again. Write nothing
      * of it before `ready`.
      */
     begin({ network, payee, known, gas = openGas }: PayeePayment) {
@@ -85,8 +85,8 @@ export function createPayees({ ledger, networks, priceOf, now }: PayeesOptions) 
         /** Rejects when the database cannot be read; `end` must be called all the same. */
         ready: prepare(),
         /**
-         * Call it once, with the payment's id, when sending has ended. `all`: of a job, and where another
-         * gateway is to send it. Never rejects.
+         * Call it once, when sending has ended: with the id of a payment, or with `all` for a job, and where
+         * another gateway is to send the payment. Never rejects.
          */
         async end(id: Use): Promise<void> {
           let more = 0

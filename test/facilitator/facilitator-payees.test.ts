@@ -340,6 +340,7 @@ describe('the cost of a payee', () => {
     clock += dayMs
     expect(await spent(low)).toEqual([false, false])
   })
+
   test('all of the gas under way counts for a job, and for what another gateway is to send', async () => {
     send([pay(other)], 300_000, 0)
     spend(1_000n)

@@ -65,16 +65,15 @@ export async function buyByChannel<A, R extends object | number | string>(
   }
   const ranked = channelsOf(purchase).toSorted((a, b) => rank(a.state) - rank(b.state))
   for (const { id, config, state: seen } of ranked) {
-    const open = seen?.isClosing
+    const bought = seen?.isClosing
       ? undefined
-      : files.use(id, async (held) => {
+      : await files.use(id, async (held) => {
           const fresh = { network: terms.network, config, url: purchase.url }
           const state = await refresh(held.state, fresh, purchase.rpc)
           return state.isClosing ? undefined : buyFrom({ ...held, state }, purchase, way)
         })
-    const bought = await open
     if (bought !== undefined) return bought
-    // Unless its user is at this very request, which is then a purchase of its own.
+    // The request waits for its channel. Only while that channel buys the same request, this is another purchase.
     const isCurrent = !seen?.isClosing && seen?.sent.at(-1)?.request === request
     if (seen && hasSent(seen, request) && !isCurrent) {
       used = id

@@ -15,7 +15,7 @@ const turnMs = 1_000
 
 /** What the products have of payment channels, beside `Authorizations`. */
 export function createChannelSales(context: Context) {
-  const of =
+  const onNetwork =
     <Given extends unknown[], Result>(work: (chain: ChainState, ...given: Given) => Result) =>
     (network: Network.Id, ...given: Given): Result =>
       work(chainOf(context, network), ...given)
@@ -59,12 +59,12 @@ export function createChannelSales(context: Context) {
     },
     /** The attempt of a job that is under way, or the next one; undefined after too many. */
     attemptOf: (key: string) => attemptOf(context, key, hasFailed),
-    checkVoucher: of(checkVoucher),
-    checkDeposit: of(checkDeposit),
+    checkVoucher: onNetwork(checkVoucher),
+    checkDeposit: onNetwork(checkDeposit),
     /** What the chain has of a channel in a block or later. Throws RpcFault. */
-    stateSince: of(readStateSince),
+    stateSince: onNetwork(readStateSince),
     /** Gas limit of a call; undefined where it fails. Throws RpcFault. */
-    gasLimitOf: of(gasLimitOf),
+    gasLimitOf: onNetwork(gasLimitOf),
     /** As of `refund`. */
     refund: (transfer: Presented, options: RefundOptions) => refund(context, transfer, options),
   }

@@ -55,8 +55,8 @@ export async function refund(
     const begun = await begin(context, chain, transfer)
     if ('kind' in begun) return begun
     const { nonce, ...job } = begun
-    // Whoever reads the newest voucher on the chain can ask for a refund, which must not use up the deposits
-    // of its signer.
+    // Every reader of the chain can ask for a refund by the newest voucher, which must not use up the
+    // deposits of its signer.
     const signer = `refund ${voucher.config.payerAuthorizer}`
     const sponsored = { kind: 'refund', signer, ...job } as const
     const end = await runSponsored(context, chain, sponsored, until - context.now())

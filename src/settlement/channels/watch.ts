@@ -81,7 +81,7 @@ export function syncChannels(
   return chain.channels.reads(ids, (page) => syncPage(context, chain, page))
 }
 
-/** `isAgain`: of channels that another process has read since the call. */
+/** `isAgain`: this is the second read, because another process has written one during the first. */
 async function syncPage(
   context: Context,
   chain: ChainState,
@@ -102,7 +102,8 @@ async function syncPage(
       const stored = await sync(known, safe, at)
       // Another process has read the chain meanwhile, before this one or after it.
       if (stored === undefined && !isAgain) return [id]
-      // The second one has begun after the call. Once more could be without an end, and others wait.
+      // What was written during the second read began after the call, at the latest. Further reads could be
+      // overtaken without an end, and other channels wait for them.
       const read = stored ?? (await find(id))
       if (read) note(context, chain.channels, remember(context.channels, read))
       if (stored === undefined) return []

@@ -272,7 +272,7 @@ function payloadOf({ relayer, members }: Slot, old: TransactionRow, now: number)
   }
 }
 
-/** Whether none of the payments of a transaction can succeed any more; without one it always can. */
+/** Whether no payment of a transaction can succeed any more. A transaction without payments always can. */
 export function isOver(members: Slot['members'], now: number): boolean {
   const seconds = BigInt(Math.floor(now / 1000))
   const isLate = ({ payment }: Underway) => payment.transfer.validBefore < seconds

@@ -22,7 +22,7 @@ export function createDebts(now: () => number, most: number, windowMs: number) {
       const [oldest] = until.keys()
       if (until.size > keysMax && oldest !== undefined) until.delete(oldest)
     },
-    /** Ends one of them early, because its key has paid. */
+    /** Ends one of them early, because its key has paid, or because it was not sent. */
     takeBack(key: string): void {
       const left = debtMs(key) - tokenMs
       if (left > 0) until.set(key, now() + left)

@@ -275,7 +275,7 @@ function shortOf(account: Account, openAtomic: bigint): bigint {
   return openAtomic + account.lostAtomic - paidOf(account)
 }
 
-/** The risk with a payer: what is open and was lost lately, within a day, but at most what it is short of. */
+/** The risk with a payer: what is open and was lost lately (by default within a day), at most what it is short of. */
 function riskOf(account: Account, openAtomic: bigint, lately = account.dayAtomic): bigint {
   const short = shortOf(account, openAtomic)
   return short <= 0n ? 0n : Amount.least(openAtomic + lately, short)
