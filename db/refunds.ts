@@ -1,5 +1,5 @@
 import type { Hex } from 'viem'
-import { dayMs } from '../src/protocol/Time'
+import { dayMs, dayStart } from '../src/protocol/Time'
 import * as Refund from './Refund'
 import { idAt } from './sales'
 import { type RefundRow, refunds } from './schema'
@@ -105,7 +105,7 @@ export function createRefundReads(selects: Selects) {
 
 /** The UTC day whose refunds are summed for a request. Unix ms. */
 export function summedDay(now: number): { from: number; to: number } {
-  const from = now - (now % dayMs)
+  const from = dayStart(now)
   return { from, to: from + dayMs }
 }
 

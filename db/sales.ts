@@ -1,7 +1,7 @@
 import type { Address } from 'viem'
 import type * as Client from '../src/protocol/Client'
 import type * as Network from '../src/protocol/Network'
-import { dayMs } from '../src/protocol/Time'
+import { dayStart } from '../src/protocol/Time'
 import type { ChannelTotals } from './Channel'
 import { createTotals } from './channels'
 import type { Dialect } from './dialect'
@@ -494,7 +494,7 @@ export function createSalesSelects(selects: Selects): Omit<SalesReads, 'ofSpan'>
     requestsOf: (day) => requestsOf({ day }),
     // `day`: the first id of the UTC day of the span.
     buyersOf: ({ from, to }) =>
-      buyersOf({ from: idAt(from), to: idAt(to), day: idAt(from - (from % dayMs)) }),
+      buyersOf({ from: idAt(from), to: idAt(to), day: idAt(dayStart(from)) }),
     channels: createTotals(selects),
     firstAt: async () => firstOf((await first())[0]),
     assets: () => assets(),

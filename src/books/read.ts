@@ -7,7 +7,7 @@ import type {
   SalesRow,
   Span,
 } from '../../db/sales'
-import { dayMs, dayOf, hourMs } from '../protocol/Time'
+import { dayMs, dayOf, dayStart, hourMs } from '../protocol/Time'
 import * as Books from './Books'
 import * as Funnel from './Funnel'
 
@@ -64,14 +64,14 @@ export async function readFunnel(
       return rows.reduce((sum, { payments }) => sum + payments, 0)
     })
   }
-  return funnel.report({ from: from - (from % dayMs), to })
+  return funnel.report({ from: dayStart(from), to })
 }
 
 /** The begins of the UTC days of a period in which there is something, the oldest first. */
 async function daysOf({ sales, from, to }: Pick<ReadOptions, 'sales' | 'from' | 'to'>) {
   const begin = Math.max(from, (await sales.firstAt()) ?? to)
   const days: number[] = []
-  for (let day = begin - (begin % dayMs); day < to; day += dayMs) days.push(day)
+  for (let day = dayStart(begin); day < to; day += dayMs) days.push(day)
   return days
 }
 
@@ -164,7 +164,7 @@ export function createRecent(options: RecentOptions) {
   }
   const read = async (count: number): Promise<RecentDays> => {
     const to = now()
-    const today = to - (to % dayMs)
+    const today = dayStart(to)
     const first = (await sales.firstAt()) ?? to
     kept.forgetBefore(today - 40 * dayMs)
     const found: RecentDay[] = []
@@ -231,7 +231,7 @@ function createKept(now: () => number) {
     changed(at: number): void {
       changes++
       hours.delete(at - (at % hourMs))
-      days.delete(at - (at % dayMs))
+      days.delete(dayStart(at))
     },
     clear(): void {
       changes++
@@ -301,7 +301,7 @@ export async function reportOf(
   by: Books.By,
   count: number,
 ): Promise<Books.Report> {
-  const today = to - (to % dayMs)
+  const today = dayStart(to)
   const books = Books.create(by, await sales.assets())
   for (const { from, spans, requests } of days.slice(0, count)) {
     books.addRequests(dayOf(from), requests)

@@ -2,7 +2,7 @@ import type { Address } from 'viem'
 import type { Ledger } from '../../db/Ledger'
 import type { NetworkConfig } from '../config/Config'
 import type * as Network from '../protocol/Network'
-import { dayMs } from '../protocol/Time'
+import { dayStart } from '../protocol/Time'
 import * as Refusals from '../settlement/read/refusals'
 
 /** One payee may use one part in this many of the facilitator's daily gas. */
@@ -159,12 +159,12 @@ function createDays(payments: PayeesOptions['ledger']['payments'], now: () => nu
     if (loading?.from === from) day = filled
   }
 
-  const today = () => (day?.from === dayOf(now()) ? day : undefined)
+  const today = () => (day?.from === dayStart(now()) ? day : undefined)
   return {
     today,
     async load(): Promise<void> {
       if (today() !== undefined) return
-      const from = dayOf(now())
+      const from = dayStart(now())
       if (loading?.from !== from) {
         const done = fill(from).finally(() => {
           if (loading?.done === done) loading = undefined
@@ -186,10 +186,6 @@ function createDays(payments: PayeesOptions['ledger']['payments'], now: () => nu
       if (day === incomplete) day = undefined
     },
   }
-}
-
-function dayOf(at: number): number {
-  return at - (at % dayMs)
 }
 
 function add({ networks }: Day, network: Network.Id, payee: Address, gas: number): void {

@@ -7,6 +7,11 @@ export function dayOf(at: number): string {
   return new Date(at).toISOString().slice(0, 10)
 }
 
+/** When the UTC day of a time (unix ms) began, unix ms. */
+export function dayStart(at: number): number {
+  return at - (at % dayMs)
+}
+
 /** A duration of whole minutes in its largest whole unit: `15 minutes`, `24 hours`, `30 days`. */
 export function inWords(ms: number): string {
   const [number, unit] = largest(ms)

@@ -5,7 +5,6 @@ import type { Asset } from '../protocol/Asset'
 import * as Crypto from '../protocol/Crypto'
 import type * as Network from '../protocol/Network'
 import type { Code } from '../protocol/Problem'
-import { dayMs } from '../protocol/Time'
 
 /**
  * Which addresses get native coin for the approve of Permit2, and how much. Only holders of the
@@ -192,11 +191,6 @@ export function topUpOf(
   if (balanceWei < grant.amountWei || grant.cap <= grant.amountWei) return undefined
   const amount = amountOf(balanceWei, price, grant.cap - grant.amountWei)
   return amount.kind === 'amount' ? amount.wei : undefined
-}
-
-/** Unix ms at which the UTC day of a time began. */
-export function dayOf(at: number): number {
-  return at - (at % dayMs)
 }
 
 function ceilDiv(value: bigint, by: bigint): bigint {

@@ -4,6 +4,7 @@ import { RpcError, RpcFault } from '../chain/client'
 import * as Receipt from '../chain/receipt'
 import * as Transaction from '../chain/transaction'
 import type { Fault } from '../protocol/Problem'
+import { dayStart } from '../protocol/Time'
 import type { Transfer } from '../protocol/Transfer'
 import { createSemaphore } from '../settlement/read/holdings'
 import type { ApprovalRefusal, ApprovalSponsor } from '../settlement/sponsorship'
@@ -235,7 +236,7 @@ async function reserve(
   const known = arrivals.get(id)
   if (known === undefined) throw new Error(`${id} is not sponsored`)
   const { clients } = known
-  const day = Grant.dayOf(now())
+  const day = dayStart(now())
   const missing = clients.unused(client, day)
   if (missing.length > 0 && Math.abs(now() - known.readAt) >= lookMs) {
     known.readAt = now()

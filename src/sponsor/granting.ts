@@ -12,7 +12,7 @@ import * as Json from '../protocol/Json'
 import * as Permit from '../protocol/Permit'
 import * as Problem from '../protocol/Problem'
 import * as Schema from '../protocol/Schema'
-import { dayMs } from '../protocol/Time'
+import { dayMs, dayStart } from '../protocol/Time'
 import { createSemaphore } from '../settlement/read/holdings'
 import type { Meter } from '../settlement/state/metrics'
 import { createClients, networkOf } from './clients'
@@ -199,7 +199,7 @@ async function fund(
 ): Promise<Granted | GrantRefusal> {
   const { ledger, clients, now } = context
   const { network, address, client } = asked
-  const day = Grant.dayOf(now())
+  const day = dayStart(now())
   const refusal = await refuseEarly(context, asked, day)
   if (refusal) return refusal
   const judging = context.semaphore.run(() => judge(ledger, asked, row))
@@ -392,7 +392,7 @@ function refuse(
 
 /** Until the next UTC day. */
 function secondsLeft(now: number): number {
-  return Math.max(1, Math.ceil((Grant.dayOf(now) + dayMs - now) / 1000))
+  return Math.max(1, Math.ceil((dayStart(now) + dayMs - now) / 1000))
 }
 
 type SponsorHandlerOptions = {

@@ -8,6 +8,7 @@ import { isHex } from '../chain/receipt'
 import type { NetworkConfig, Sponsor } from '../config/Config'
 import type { Log } from '../log'
 import type * as Network from '../protocol/Network'
+import { dayStart } from '../protocol/Time'
 import type { Settlement } from '../settlement/settlement'
 import * as Grant from './Grant'
 
@@ -68,7 +69,7 @@ export async function standingOf({ settlement }: SponsorLedger, row: GrantRow) {
 
 /** The sum of today's grants. */
 export function tallyOf({ grants, now }: SponsorLedger, network: Network.Id): Promise<Tally> {
-  return grants.tallySince(network, Grant.dayOf(now()))
+  return grants.tallySince(network, dayStart(now()))
 }
 
 /**
@@ -100,7 +101,7 @@ function budgetOf({ sponsor, gasPerDayWei }: Sponsored) {
 /** Written in the transaction that stores the signed transfer, atomically. */
 function grantOf(request: GrantRequest, feeWei: bigint, now: number): NewGrant {
   const { network, address, amountWei, approveHash = null, isSigned } = request
-  const budget = { ...budgetOf(network), from: Grant.dayOf(now) }
+  const budget = { ...budgetOf(network), from: dayStart(now) }
   const row = { network: network.id, address, amountWei, feeWei, createdAt: now }
   if (request.isTopUp === true) return { isTopUp: true, row, budget, isSigned }
   const kind = approveHash === null ? 'grant' : 'approval'

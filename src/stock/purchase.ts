@@ -20,7 +20,7 @@ import type { Item } from '../paywall/offer/Item'
 import * as Amount from '../protocol/Amount'
 import type { Asset } from '../protocol/Asset'
 import * as Problem from '../protocol/Problem'
-import { dayMs, hourMs } from '../protocol/Time'
+import { dayStart, hourMs } from '../protocol/Time'
 import { transferGas } from '../settlement/read/own-transfer'
 import type { Desk } from './desk'
 import * as Instrument from './Instrument'
@@ -388,7 +388,7 @@ function quotaOfAll(
   // At the gas price now. The budget is that of a UTC day.
   const costWei = usedGas * (baseFeeWei + maxTipWei) + 1n
   const max = Number(network.gasPerDayWei.desk / refundParts / costWei)
-  return { since: Orders.idSince(now() - (now() % dayMs)), max }
+  return { since: Orders.idSince(dayStart(now())), max }
 }
 
 /**

@@ -4,6 +4,7 @@ import { dirname } from 'node:path'
 import type { Address, Hex } from 'viem'
 import { codeOf } from '../../config/env'
 import * as Amount from '../../protocol/Amount'
+import { dayOf } from '../../protocol/Time'
 import { CommandError } from '../Command'
 
 /**
@@ -185,7 +186,7 @@ const read = `SELECT id, call, tool, args, network, asset, method, scheme, payer
   valid_before AS validBefore, tx, redeem_token AS token, redeem_until AS until FROM payments`
 
 function from(db: Database, file: string, now: () => number) {
-  const dayOf = () => new Date(now()).toISOString().slice(0, 10)
+  const today = () => dayOf(now())
   const isOpen = "state IN ('open', 'redeemable')"
   const select = (which: string, ...values: string[]) =>
     db
@@ -212,7 +213,7 @@ function from(db: Database, file: string, now: () => number) {
       )
     const unfinished = findUnfinished(payment.call)
     if (unfinished) return unfinished
-    const day = dayOf()
+    const day = today()
     const { spentMicros } = spentOn(day)
     const { signedMicros } = payment
     if (signedMicros > 0n && spentMicros + signedMicros > limitMicros) return { spentMicros }
@@ -227,7 +228,7 @@ function from(db: Database, file: string, now: () => number) {
     // A deposit that may still arrive counts whole: only the chain makes one final.
     const ofToday =
       "WHERE call = ? AND day >= ? AND scheme = 'channel' AND is_final = 1 ORDER BY signed_at DESC"
-    for (const { id, usedMicros } of select(ofToday, channel, dayOf())) {
+    for (const { id, usedMicros } of select(ofToday, channel, today())) {
       const part = Amount.least(left, usedMicros)
       left -= part
       db.run('UPDATE payments SET used_micros = ? WHERE id = ?', [String(usedMicros - part), id])
@@ -245,9 +246,9 @@ function from(db: Database, file: string, now: () => number) {
     /** Records the end of an unfinished payment, or its redeem token. Leaves a finished one as it is. */
     update: (id: string, change: Change) => guarded(file, () => update(db, id, change)),
     /** The sum of the current day. */
-    today: () => spentOn(dayOf()),
+    today: () => spentOn(today()),
     /** Payments of the current day whose amount the chain may still lower; at most 64. */
-    unsettled: () => select('WHERE day >= ? AND is_final = 0 LIMIT 64', dayOf()),
+    unsettled: () => select('WHERE day >= ? AND is_final = 0 LIMIT 64', today()),
     /** Records a state that was read from the chain. */
     settle: (id: string, fate: Fate) => guarded(file, () => settle(db, id, fate)),
     /** Counts what a channel gave back against its deposits of today, the newest first. */

@@ -1,6 +1,6 @@
 import type { Order } from '../../../db/Order'
 import type { Config } from '../../config/Config'
-import { dayMs } from '../../protocol/Time'
+import { dayMs, dayStart } from '../../protocol/Time'
 import { type Html, html } from '../html'
 import { badge, type Tone } from '../parts'
 import { type Names, readNames } from './names'
@@ -90,7 +90,7 @@ export async function grantsPage({ config, ...sources }: AdminContext): Promise<
     return html`<h1>Grants</h1><p class="empty">Nothing to do here: no network gives grants. If you want to give them, add a <code>[networks."ID".sponsor]</code> block for a network to the file and restart.</p>
 ${whatGrantsAre}`
   const now = sources.now()
-  const today = now - (now % dayMs)
+  const today = dayStart(now)
   const parts: Html[] = []
   for (const { id, name, sponsor, gasPerDayWei } of sponsored) {
     const range = { from: now - 30 * dayMs, before: now + 1, limit: pageLength }

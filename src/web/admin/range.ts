@@ -2,7 +2,7 @@ import { Type } from '@sinclair/typebox'
 import type { Range } from '../../books/ranges'
 import * as Since from '../../books/Since'
 import * as Schema from '../../protocol/Schema'
-import { dayMs, dayOf } from '../../protocol/Time'
+import { dayMs, dayOf, dayStart } from '../../protocol/Time'
 import { type Html, html } from '../html'
 
 const day = Type.Optional(
@@ -33,7 +33,7 @@ export function readRange<By extends string>(
   groupings: readonly [By, ...By[]],
   now: number,
 ): Chosen<By> {
-  const today = now - (now % dayMs)
+  const today = dayStart(now)
   const filled = new URLSearchParams(
     [...params].filter(([name, text]) => text !== '' && name in rangeQuery.properties),
   )
@@ -62,7 +62,7 @@ export function rangeForm<By extends string>(
   groupings: readonly By[],
   now: number,
 ): Html {
-  const today = now - (now % dayMs)
+  const today = dayStart(now)
   const frequent = [
     ['Today', 1],
     ['7 days', 7],
