@@ -1,3 +1,4 @@
+import * as Crypto from '../src/protocol/Crypto'
 import type { GasProduct } from './schema'
 import * as Event from './WebhookEvent'
 import type { Subscriptions, WebhookEvent } from './webhooks'
@@ -84,5 +85,5 @@ function messagesOf(event: WebhookEvent, { endpoints }: Subscriptions): MessageR
 /** The same event has the same id, also when a power loss undid it and it is recorded again. */
 function idOf(endpoint: string, { type, subject, occurrence }: WebhookEvent): string {
   const facts = JSON.stringify([endpoint, type, subject, occurrence])
-  return `evt_${new Bun.CryptoHasher('sha256').update(facts).digest('hex').slice(0, 32)}`
+  return `evt_${Crypto.sha256(facts).slice(0, 32)}`
 }

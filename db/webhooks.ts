@@ -1,3 +1,4 @@
+import * as Crypto from '../src/protocol/Crypto'
 import type * as Network from '../src/protocol/Network'
 import { dayMs, hourMs } from '../src/protocol/Time'
 import type { EventType } from '../src/protocol/Webhook'
@@ -206,7 +207,7 @@ function changeMessages({ change, dialect }: MessagesBase) {
      */
     alert: async ({ endpoint, type, subject, at, ...rest }: NewAlert) => {
       const key = JSON.stringify([endpoint, type, subject])
-      const id = `evt_${new Bun.CryptoHasher('sha256').update(key).digest('hex').slice(0, 24)}`
+      const id = `evt_${Crypto.sha256(key).slice(0, 24)}`
       const from = { hourAt: at - hourMs, dayAt: at - dayMs, expiresAt: at + alertMs }
       return (await alert({ id, endpoint, type, subject, at, ...rest, ...from })).length > 0
     },

@@ -1,3 +1,4 @@
+import * as Crypto from '../../src/protocol/Crypto'
 import answers from './functions/answers.sql' with { type: 'text' }
 import authorizations from './functions/authorizations.sql' with { type: 'text' }
 import books from './functions/books.sql' with { type: 'text' }
@@ -37,7 +38,7 @@ const sources: readonly string[] = [
 ]
 
 /** Name of the schema of these functions: programs with other functions have other schemas. */
-export const functionSchema = `turnpike_${new Bun.CryptoHasher('sha256').update(sources.join('\n')).digest('hex').slice(0, 12)}`
+export const functionSchema = `turnpike_${Crypto.sha256(sources.join('\n')).slice(0, 12)}`
 
 /** Serialises the starts of gateways. */
 const installing = 7_408_121

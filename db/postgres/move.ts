@@ -1,4 +1,5 @@
 import { Database } from 'bun:sqlite'
+import * as Crypto from '../../src/protocol/Crypto'
 import { markMoved, movedOf, unmarkMoved } from '../sqlite/moved'
 import { type Db, open } from '../sqlite/open'
 import {
@@ -335,7 +336,7 @@ function textOf(value: unknown, type: string): string | null {
 /** 32 bits of a hash of a text; the sum of a column does not depend on the order of rows. */
 function checksumOf(value: string | null): bigint {
   if (value === null) return 0n
-  return BigInt(`0x${new Bun.CryptoHasher('sha256').update(value).digest('hex').slice(0, 8)}`)
+  return BigInt(`0x${Crypto.sha256(value).slice(0, 8)}`)
 }
 
 /** The same of what the server has. */

@@ -1,3 +1,4 @@
+import * as Crypto from '../../src/protocol/Crypto'
 import type { Reservation } from '../Channel'
 import type {
   ChangeListener,
@@ -203,7 +204,7 @@ export function insertCharged(parts: Parts, payment: NewPayment): Payment {
   } catch (error) {
     if (!isDuplicate(error) && !isBarred(error)) throw error
     const { row, rows } = payment
-    const nonce = new Bun.CryptoHasher('sha256').update(row.id).digest('hex')
+    const nonce = Crypto.sha256(row.id)
     stored = insert(parts, { row: { ...row, nonce: `0x${nonce}` }, rows })
   }
   parts.delivering.add(stored.id)

@@ -1,3 +1,4 @@
+import * as Crypto from '../protocol/Crypto'
 import type { Alert } from './Config'
 import { placeKinds, places } from './keys'
 import { readKeys } from './kinds'
@@ -34,7 +35,7 @@ function readPlace(table: Table): Alert | undefined {
   if (values.kind === 'mail') checkMail(table, values)
   // Without the password, which could be guessed by the hash.
   const { password: _, about: __, allowPrivate: ___, ...place } = { password: '', ...values }
-  const hash = new Bun.CryptoHasher('sha256').update(JSON.stringify(place)).digest('hex')
+  const hash = Crypto.sha256(JSON.stringify(place))
   return { ...values, id: hash.slice(0, 16) }
 }
 

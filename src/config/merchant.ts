@@ -1,3 +1,4 @@
+import * as Crypto from '../protocol/Crypto'
 import type { Merchant, NetworkConfig, Route, Service } from './Config'
 import { passOf } from './entitlements'
 import * as Headers from './headers'
@@ -179,7 +180,7 @@ function readOffered(table: Table, networks: readonly NetworkConfig[]): Merchant
 
 /** sha256 over the table with sorted keys, so that moving a line is no change. */
 function hashOf(raw: unknown): string {
-  return new Bun.CryptoHasher('sha256').update(sortedJson(raw)).digest('hex')
+  return Crypto.sha256(sortedJson(raw))
 }
 
 /**

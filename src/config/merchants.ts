@@ -1,5 +1,6 @@
 import { parse as parseToml, TomlError } from 'smol-toml'
 import type { Address } from 'viem'
+import * as Crypto from '../protocol/Crypto'
 import type * as Network from '../protocol/Network'
 import { readAlerts } from './alerts'
 import type { Config } from './Config'
@@ -94,7 +95,7 @@ export function parseConfig(
   const config = readConfig(document, source, { env, overrides, domains, relayers })
   const faults = [...source.faults.values()].sort((a, b) => a.line - b.line)
   if (faults.length > 0) return { config: undefined, faults }
-  const hash = new Bun.CryptoHasher('sha256').update(text).digest('hex')
+  const hash = Crypto.sha256(text)
   return { config: { ...config, hash }, faults: [] }
 }
 

@@ -1,3 +1,4 @@
+import * as Crypto from '../protocol/Crypto'
 import * as Webhook from '../protocol/Webhook'
 import type { Webhook as Endpoint } from './Config'
 import { webhook as keys } from './keys'
@@ -88,5 +89,5 @@ const key: Read<Uint8Array> = (value) =>
 
 /** The id of an endpoint: equal for the same URL in every file. It does not show the URL. */
 function idOf({ href }: URL): string {
-  return new Bun.CryptoHasher('sha256').update(href).digest('hex').slice(0, 16)
+  return Crypto.sha256(href).slice(0, 16)
 }

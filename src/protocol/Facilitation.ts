@@ -1,5 +1,6 @@
 import { Type } from '@sinclair/typebox'
 import { scheme as channelScheme } from './Channel'
+import * as Crypto from './Crypto'
 import * as Json from './Json'
 import { isCaip2, ofV1Name, v1NameOf } from './Network'
 import { type Fault, isFault } from './Problem'
@@ -217,7 +218,7 @@ function hashOfCharge(terms: string, chargeAtomic: bigint): string {
 }
 
 function hash(value: Json.JsonObject): string {
-  return new Bun.CryptoHasher('sha256').update(Json.canonicalize(value)).digest('hex')
+  return Crypto.sha256(Json.canonicalize(value))
 }
 
 function readTimeout(terms: Json.JsonObject): number {

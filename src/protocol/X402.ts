@@ -3,6 +3,7 @@ import * as Amount from './Amount'
 import type { PaymentMethod, TransferMethod } from './Asset'
 import * as Channel from './Channel'
 import * as ChannelPayload from './ChannelPayload'
+import * as Crypto from './Crypto'
 import * as Explanation from './Explanation'
 import { base64url, decodeJson } from './Header'
 import * as Json from './Json'
@@ -567,7 +568,7 @@ export function isRouteBound(
 /** The nonce of mppx that commits to these objects. */
 export function boundNonce(...objects: readonly Json.JsonObject[]): Hex {
   const text = objects.map((each) => base64url(Json.canonicalize(each))).join('|')
-  return `0x${new Bun.CryptoHasher('sha256').update(text).digest('hex')}`
+  return `0x${Crypto.sha256(text)}`
 }
 
 /** Network that a payload names, even in a malformed one; undefined when there is none. */

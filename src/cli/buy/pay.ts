@@ -1,5 +1,6 @@
 import { readEnv } from '../../config/env'
 import * as Amount from '../../protocol/Amount'
+import * as Crypto from '../../protocol/Crypto'
 import { encodeJson } from '../../protocol/Header'
 import * as Json from '../../protocol/Json'
 import { CommandError, failed } from '../Command'
@@ -185,8 +186,7 @@ async function payByChannel(
 
 /** Identifies a request among those that are paid by channels. */
 function idOf({ method, url, body = '' }: BuyRequest): string {
-  const hash = new Bun.CryptoHasher('sha256').update(JSON.stringify([method, url.href, body]))
-  return hash.digest('hex')
+  return Crypto.sha256(JSON.stringify([method, url.href, body]))
 }
 
 /** Sends a payment by a channel. Approves Permit2 for its deposit where that is missing. */

@@ -4,6 +4,7 @@ import { dirname } from 'node:path'
 import type { Address, Hex } from 'viem'
 import { codeOf } from '../../config/env'
 import * as Amount from '../../protocol/Amount'
+import * as Crypto from '../../protocol/Crypto'
 import { dayOf } from '../../protocol/Time'
 import { CommandError } from '../Command'
 
@@ -67,7 +68,7 @@ export function callIdOf(
   canonicalArgs: string,
 ): string {
   const parts = [gateway.origin, payer, name, canonicalArgs]
-  return new Bun.CryptoHasher('sha256').update(parts.join('\n')).digest('hex')
+  return Crypto.sha256(parts.join('\n'))
 }
 
 /** The file cannot be used. */
