@@ -304,6 +304,22 @@ test('attack: an offer too long for a head is not signed, and nothing is kept of
   expect(files()).toEqual([])
 })
 
+test('attack: a request whose voucher has no answer waits while its channel is asked for the rest', async () => {
+  await pay('--deposit', '0.05')
+  merchant.script = async (request, serve) =>
+    request.headers.has('payment-signature') ? notNow() : serve()
+  await pay()
+  let asked = 0
+  merchant.script = async (_, serve) => (++asked === 1 ? new Promise(() => undefined) : serve())
+  const closing = start(['channels', 'close', '--rpc', chain.url])
+  await until('the merchant is asked', () => asked === 1)
+  const again = await pay('--deposit', '0.02')
+  closing.kill('SIGKILL')
+  await closing.exited
+  expect(again.err).toMatch(/The channel 0x\w+ is in use\./)
+  expect(files()).toHaveLength(1)
+})
+
 /** The answers of a server that lies, and what the buyer says. */
 const lies: readonly [string, (response: Response) => Response, string][] = [
   [

@@ -27,6 +27,8 @@ export type State = {
   deposit: Deposit | undefined
   /** Payments whose vouchers may be charged and are not counted yet, the newest last. */
   sent: readonly Sent[]
+  /** The request that its user is at, while one has it. */
+  current?: string | undefined
 }
 
 export type Deposit = {

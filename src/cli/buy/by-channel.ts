@@ -9,7 +9,7 @@ import { CommandError } from '../Command'
 import { isNonceUsed, withClient } from '../nodes'
 import type { Wallet } from './allowance'
 import { readAnswerText } from './body'
-import type { ChannelFiles, Open } from './channel-files'
+import type { ChannelFiles, Held, Open } from './channel-files'
 import * as Terms from './Terms'
 import * as Voucher from './Voucher'
 
@@ -65,16 +65,16 @@ export async function buyByChannel<A, R extends object | number | string>(
   }
   const ranked = channelsOf(purchase).toSorted((a, b) => rank(a.state) - rank(b.state))
   for (const { id, config, state: seen } of ranked) {
-    const bought = seen?.isClosing
-      ? undefined
-      : await files.use(id, async (held) => {
-          const fresh = { network: terms.network, config, url: purchase.url }
-          const state = await refresh(held.state, fresh, purchase.rpc)
-          return state.isClosing ? undefined : buyFrom({ ...held, state }, purchase, way)
-        })
+    const buy = async (held: Held) => {
+      const fresh = { network: terms.network, config, url: purchase.url }
+      const state = await refresh(held.state, fresh, purchase.rpc)
+      return state.isClosing ? undefined : buyFrom({ ...held, state }, purchase, way)
+    }
+    const bought = seen?.isClosing ? undefined : await files.use(id, buy, request)
     if (bought !== undefined) return bought
     // The request waits for its channel. Only while that channel buys the same request, this is another purchase.
-    const isCurrent = !seen?.isClosing && seen?.sent.at(-1)?.request === request
+    const shown = files.read(id)
+    const isCurrent = shown?.isClosing === false && shown.current === request
     if (seen && hasSent(seen, request) && !isCurrent) {
       used = id
       break

@@ -13,7 +13,7 @@ import * as Voucher from './Voucher'
 export type ChannelFiles = ReturnType<typeof openChannelFiles>
 
 /** A channel in use; `state` is as it is on the disk, undefined where nothing is known. */
-type Held = {
+export type Held = {
   state: Voucher.State | undefined
   /** On the disk when it returns. */
   save(state: Voucher.State): void
@@ -59,16 +59,26 @@ export function openChannelFiles(file: string) {
     guarded(() => replaceFile(pathOf(id), Voucher.encode(state)))
   return {
     read,
-    /** Uses a channel for this process alone; undefined while another one, or another call, has it. */
-    async use<T>(id: Hex, run: (held: Held) => Promise<T>): Promise<T | undefined> {
+    /**
+     * Uses a channel for this process alone; undefined while another one, or another call, has it, which reads
+     * `current`: the request that this one is at.
+     */
+    async use<T>(
+      id: Hex,
+      run: (held: Held) => Promise<T>,
+      current?: string,
+    ): Promise<T | undefined> {
       const release = guarded(() => {
         fs.mkdirSync(directory, { recursive: true, mode: 0o700 })
         return lockFile(join(directory, `${id}.lock`))
       })
       if (release === undefined) return undefined
       const forget = () => guarded(() => fs.rmSync(pathOf(id), { force: true }))
+      const keep = (state: Voucher.State) => save(id, { ...state, current })
       try {
-        return await run({ state: read(id), save: (state) => save(id, state), forget })
+        const state = read(id)
+        if (state && state.current !== current) keep(state)
+        return await run({ state, save: keep, forget })
       } finally {
         release()
       }
