@@ -269,9 +269,9 @@ const contractGas = 600_000n
 /** Of a row whose payer has code. */
 const rowGas = 150_000n
 /**
- * 100 rows of keys have 48,000 bytes. Nodes simulate more than they take: geth takes 128 KiB
- * (txMaxSize of core/txpool/legacypool), a sequencer of Nitro 95,000 bytes. What no node takes would hold its
- * account nonce forever, and with it all later payments of the relayer.
+ * Most bytes of a call; 100 claims of payers without code have 48,000. Nodes simulate more than they take: geth
+ * takes 128 KiB (txMaxSize of core/txpool/legacypool), a sequencer of Nitro 95,000 bytes. What no node takes would
+ * hold its account nonce forever, and with it all later payments of the relayer.
  */
 const dataMaxBytes = 65_536
 

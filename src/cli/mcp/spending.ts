@@ -239,8 +239,8 @@ function from(db: Database, file: string, now: () => number) {
     file,
     findUnfinished,
     /**
-     * The unfinished payment of the same call, perhaps of another process; else this one as it was
-     * written, on the disk. With `spentMicros` it would exceed the limit of the day.
+     * Gives the unfinished payment of the same call, perhaps of another process; else this one, as it was
+     * written to the disk. `spentMicros`: nothing was written, because it would exceed the limit of the day.
      */
     reserve: (payment: Payment, limitMicros: bigint) =>
       guarded(file, () => reserve.immediate(payment, limitMicros)),

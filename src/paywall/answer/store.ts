@@ -16,7 +16,7 @@ export const answerMaxBytes = 1024 * 1024
 const rowBytes = 256
 /** Most answers are shorter; longer ones may exceed a share until they are stored. */
 const reservedBytes = 256 * 1024
-/** One payer may use this fraction of the store, so that others can still buy with a key. */
+/** One owner may use this fraction of the store, so that others can still buy with a key. */
 const shares = 8
 const sweepMs = 60_000
 

@@ -72,7 +72,7 @@ export type Owed = { receiver: Address; token: Address }
 /** Channels that one call reads. */
 export const pageMax = 100
 
-/** Deposits of one signer in an hour, and refunds. */
+/** Deposits of one signer in an hour, and as many refunds. */
 export const perHour = 10
 
 /** What this process does about the channels of a network. */
@@ -180,7 +180,7 @@ export async function takeTurn(
     waiting.push(resolve)
     await within(promise, waitMs)
     const at = waiting.indexOf(resolve)
-    // It may have got the turn after the time, too.
+    // The turn may have come just after the time.
     if (at >= 0) return void waiting.splice(at, 1)
   }
   let isOver = false

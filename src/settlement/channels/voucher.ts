@@ -135,9 +135,9 @@ async function open(
 }
 
 /**
- * Checks a channel in memory. With several processes it is read again before it is refused, and its balance
- * always: a deposit may have been sent by its payer, or before a start that has not read it yet. Only a deposit
- * needs no channel.
+ * Checks a channel as the memory has it. Before a refusal it is read again where several processes write, and
+ * from the chain where its balance is too low: its payer may have sent a deposit, or an earlier process. Only a
+ * deposit needs no channel.
  */
 export async function refuseChannel(
   context: Context,

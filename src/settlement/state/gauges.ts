@@ -5,8 +5,8 @@ import type { Counter, Gauge, Labels, Meter } from './metrics'
 import type { Context } from './state'
 
 /**
- * Registers what is read when the metrics are rendered: from memory, except totals of the ledger, and gas,
- * which takes one indexed read each.
+ * Registers what is read when the metrics are rendered. All is in memory, except the totals of the ledger, and
+ * gas, which takes one indexed read for each product.
  */
 export function registerGauges(meter: Meter, context: Context): void {
   const { ledger, chains, credit } = context

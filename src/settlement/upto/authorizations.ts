@@ -86,8 +86,8 @@ export function createUptoAuthorizations(context: Context) {
     holdsStream: ({ transfer: { payer, method }, purpose: { merchant } }: Authorization): boolean =>
       method !== 'channel' && context.credit.holdsStream({ payer, merchant }),
     /**
-     * Whether a payer may have this much beyond its charge; then it counts as lost to the payer. Of a channel
-     * to its signer, which may have named any payer.
+     * Whether a payer may have this much beyond its charge; then it counts as lost to the payer. By a channel
+     * its signer borrows, because a signer may have named any payer.
      */
     async lend(
       { id, attempts, transaction, transfer, purpose }: Payment,
