@@ -1,4 +1,4 @@
-import { baseOf, createChannelRows, releaseRequests, toChannel } from '../channels'
+import { baseOf, createChannelRows, isOpen, releaseRequests, toChannel } from '../channels'
 import { entitlementRow } from '../entitlements'
 import type { ChannelLedger } from '../Ledger'
 import type { Payment } from '../Payment'
@@ -10,7 +10,13 @@ import { type Json, reservationOf, rowText, toJson } from './rows'
 import { confirmedEvents } from './settling'
 import { changeOf } from './webhooks'
 
-const isLeft = 'NOT EXISTS (SELECT 1 FROM gateways WHERE gateways.id = reserved_by)'
+/**
+ * Of gateways that are gone. They are found first: a row that another gateway has reserved meanwhile is
+ * looked at once more, and without its gateways.
+ */
+const isLeft = `(reserved_by IS NULL OR reserved_by = ANY (ARRAY(
+  SELECT reserved_by FROM channels WHERE ${isOpen} AND reserved_by IS NOT NULL
+    AND NOT EXISTS (SELECT 1 FROM gateways WHERE gateways.id = reserved_by))))`
 
 /** Payment channels, whose vouchers all gateways share. */
 export function createChannels({

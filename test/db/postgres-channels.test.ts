@@ -1,4 +1,5 @@
 import { afterAll, beforeAll, describe, expect, test } from 'bun:test'
+import { Client } from 'pg'
 import {
   channelOf,
   chargeRow,
@@ -123,6 +124,31 @@ describe.skipIf(!hasPostgres)('gateways of one database', () => {
     const amounts = { baseAtomic: 0n, amountAtomic: 100n }
     expect(await pay(heir.ledger.channels, request, amounts)).toBeDefined()
     await heir.leave()
+  })
+
+  test('what a living gateway reserves while that of a dead one is released stays reserved', async () => {
+    const channel = await fresh()
+    const gone = await startGateway(url, { now })
+    expect(await reserve(gone, channel, 9n)).toBe('reserved')
+    await gone.die()
+    await one.sql('DELETE FROM gateways WHERE id = $1', [gone.id])
+    const client = new Client({ connectionString: url })
+    await client.connect()
+    await client.query('BEGIN')
+    const taken = reservedOf(9n)
+    await client.query('UPDATE channels SET reserved_id = $2, reserved_by = $3 WHERE id = $1', [
+      ...[channel.id, taken.id, one.id],
+    ])
+    // Its start releases what gateways that are gone had reserved.
+    const starting = startGateway(url, { now })
+    const waiting = `SELECT 1 FROM pg_stat_activity
+      WHERE datname = current_database() AND wait_event_type = 'Lock'`
+    await until('the release waits', async () => (await other.sql(waiting)).length > 0)
+    await client.query('COMMIT')
+    await client.end()
+    const later = await starting
+    expect((await later.ledger.channels.find(channel.id))?.reserved?.id).toBe(taken.id)
+    await later.leave()
   })
 
   test('a voucher that a living gateway has released stays released after a crash of the server', async () => {
