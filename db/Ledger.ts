@@ -262,7 +262,7 @@ export type ChannelLedger = ChannelRows & {
    * the amount: then nothing is written.
    */
   charge(payment: NewPayment): Promise<Payment | undefined>
-  /** False when another reservation, or none, is there. Survives as `reserve` does. */
+  /** Ends a reservation. False when another one, or none, is there. Survives as `reserve` does. */
   release(id: Hex, reservationId: string): Promise<boolean>
 }
 

@@ -66,7 +66,7 @@ export type ChannelRows = ReturnType<typeof createChannelRows>
  * claimed, or a withdrawal. What is unclaimed is what was charged of that balance.
  */
 export function createChannelRows({ change, ...selects }: MessagesBase) {
-  return { ...createReads(selects), ...createChanges(change) }
+  return { ...createReads(selects), ...createWrites(change) }
 }
 
 function createReads(selects: Selects) {
@@ -155,7 +155,7 @@ const isRefunded = isBelow('substr(reserved_id, 8)', '$refundNonce')
 const isUseless = `CASE WHEN ${isOfRefund} THEN ${isRefunded} ELSE ${isRaised} END`
 const isEmpty = '(CAST($balance AS TEXT) = $claimed AND CAST($withdrawAt AS BIGINT) IS NULL)'
 
-function createChanges(change: MessagesBase['change']) {
+function createWrites(change: MessagesBase['change']) {
   const insert = change(
     'soon',
     `INSERT INTO channels (id, network, payer, payer_authorizer, receiver, receiver_authorizer,

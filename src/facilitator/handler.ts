@@ -194,9 +194,8 @@ async function answer(facilitating: Facilitating, incoming: Call): Promise<Respo
   facilitating.calls.inc({ operation, answer: noted.answer ?? counted })
   if (operation === 'settle') {
     const { answer = isFailure ? answered.code : good, payment } = noted
-    facilitating.log('facilitator-settle', {
-      ...{ requestId, answer, payment, network: subject.network.id },
-    })
+    const { id: network } = subject.network
+    facilitating.log('facilitator-settle', { requestId, answer, payment, network })
   }
   const headers = { ...common, ...limit, 'X-Request-Id': requestId }
   const replayed = noted.isReplay && { 'Idempotency-Replayed': 'true' }
