@@ -190,6 +190,7 @@ function isAmount(name: keyof SalesFigures): name is AmountName {
 export function plus(a: SalesFigures, b: SalesFigures): SalesFigures {
   const sum = { ...noFigures }
   for (const name of Object.keys(noFigures) as (keyof SalesFigures)[]) {
+    // Both do the same: a sum of names has one type only after the check.
     if (isAmount(name)) sum[name] = a[name] + b[name]
     else sum[name] = a[name] + b[name]
   }

@@ -1,5 +1,6 @@
 import type { Address } from 'viem'
 import type { Ledger } from '../../db/Ledger'
+import { idAt } from '../../db/sales'
 import { createClient } from '../chain/client'
 import { announced, createClock } from '../chain/clock'
 import { createHead, observeBlock } from '../chain/head'
@@ -111,7 +112,8 @@ export async function createContext(
     credit,
     channels: createChannels(options.receiverAuthorizerKey),
     unsettled: new Map(),
-    createId: () => paymentId(now(), random),
+    // It grows with time, so that inserts stay local in the index.
+    createId: () => idAt(now()) + random(10).toHex(),
     progress: createProgress(signal),
     policy: {
       jobProofMs: options.jobProofMs ?? 60_000,
@@ -134,11 +136,6 @@ export async function createContext(
   for (const chain of chains.values()) chain.room = () => pump(context, chain)
   await Recover.raiseFloors(context)
   return context
-}
-
-/** `pay_`, the time and randomness. Grows with time, so that inserts stay local in the index. */
-function paymentId(now: number, random: (length: number) => Uint8Array): string {
-  return `pay_${now.toString(16).padStart(12, '0')}${random(10).toHex()}`
 }
 
 /** Checks that run beside the payments. */

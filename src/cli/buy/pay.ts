@@ -309,8 +309,9 @@ function invalidParams(body: string): string {
 }
 
 /**
- * The first terms that are wanted, within the limit, and covered by the wallet. Throws a PayError
- * that lists what was offered.
+ * The first terms that are wanted, within the limit, and covered by the wallet, or by a channel of it. A request
+ * with a voucher that had no answer is paid by the channel of that voucher only. Throws a PayError that lists what
+ * was offered.
  */
 async function choose(
   offered: readonly Terms.Terms[],
