@@ -95,12 +95,13 @@ export async function authorize(
       channels.known.delete(channelId)
       throw new Error(`channel ${channelId} is not in the ledger`)
     }
-    // Another process has charged or reserved something since it was read.
+    // Another process has charged or reserved something since it was read, or a crash of the database has undone
+    // a deposit.
     if (written !== 'reserved') {
-      const current = remember(channels, written)
-      return (
-        refuseTake(context, chain, transfer, current) ?? outOfStep(context, current, busyDetail)
-      )
+      remember(channels, written)
+      const refuse = (row: Channel) => refuseTake(context, chain, transfer, row)
+      const refused = await refuseChannel(context, chain, transfer, refuse)
+      return refused ?? outOfStep(context, await findChannel(context, channelId), busyDetail)
     }
     channels.running.set(id, { transfer, deposit: opened, rows, debtor, close })
     const authorization: Authorization = {

@@ -164,6 +164,18 @@ test('error: a channel that a crash of the database has undone is read from the 
   expect(await voucher()).toMatchObject({ kind: 'authorized' })
 })
 
+test('error: a deposit that a crash of the database has undone is read from the chain again', async () => {
+  await using own = await ownChannels({ terms: patient })
+  const config = await own.opened()
+  own.fixture.sql.run(`UPDATE channels SET balance_atomic = '${price}', synced_at = 1`)
+  const voucher = () => own.pay(own.voucher(config, 2n * price, price))
+  const reason = 'invalid_batch_settlement_evm_cumulative_amount_mismatch'
+  // Its client corrects itself by that, and does not deposit again.
+  const channel = { balanceAtomic: 5_000_000n }
+  expect(await voucher()).toMatchObject({ kind: 'refused', reason, channel })
+  expect(await voucher()).toMatchObject({ kind: 'authorized' })
+})
+
 describe.concurrent('a voucher that allows more than its charge', () => {
   /** A channel whose first voucher of 500,000 above the first price was charged 100. */
   const metered = async (own: OwnChannels) => {
