@@ -67,7 +67,7 @@ export function withoutNulls<T extends object>(row: T): WithoutNulls<T> {
 
 type Known<T> = { [Name in keyof T]: NonNullable<T[Name]> }
 
-/** Columns of which all or none are null. */
+/** The values of columns of which all or none are NULL; undefined where they are. */
 export function allOf<T extends object>(columns: T): Known<T> | undefined {
   return Object.values(columns).includes(null) ? undefined : (columns as Known<T>)
 }

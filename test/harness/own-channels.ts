@@ -8,6 +8,7 @@ import * as Transfer from '../../src/protocol/Transfer'
 import type { Presented } from '../../src/settlement/channels/state'
 import { ownSettlement } from './own-settlement'
 import { networkOf, payee, purposeOf } from './settlement'
+import { isPostgres } from './test-ledger'
 
 export const authorizerKey = Crypto.bytes(account(6).privateKey)
 
@@ -139,6 +140,12 @@ export async function ownChannels(options: Options = {}) {
     idOf: (config: Voucher.Config) => Voucher.idOf(config, chainId),
     row: (config: Voucher.Config) =>
       own.fixture.ledger.channels.find(Voucher.idOf(config, chainId)),
+    /** Removes all channels, as a crash of the database does that has undone them. */
+    loseChannels(): void {
+      const { sql } = own.fixture
+      sql.run(`DROP TRIGGER channels_kept${isPostgres ? ' ON channels' : ''}`)
+      sql.run('DELETE FROM channels')
+    },
     /** A channel with a deposit, of which the first voucher is charged. */
     async opened(amountAtomic = 5_000_000n, priceAtomic = 10_000n, from = 1) {
       const config = configOf({}, from)

@@ -62,10 +62,8 @@ describe.concurrent('a refund of a channel', () => {
   test('error: a channel that a crash of the database has undone is refunded', async () => {
     await using own = await ownChannels({ terms: { claimEveryMs: 100 } })
     const config = await own.opened()
-    const { sql } = own.fixture
     await until(async () => (await own.row(config))?.claimedAtomic === price)
-    sql.run(`DROP TRIGGER channels_kept${isPostgres ? ' ON channels' : ''}`)
-    sql.run('DELETE FROM channels')
+    own.loseChannels()
     expect(await refund(own, config)).toMatchObject({
       ...{ kind: 'refunded', amountAtomic: 5_000_000n - price },
     })

@@ -155,10 +155,8 @@ test('attack: answers of a channel of another payer leave that one its share of 
 test('error: a channel that a crash of the database has undone is read from the chain again', async () => {
   await using own = await ownChannels({ terms: { claimEveryMs: 100 } })
   const config = await own.opened()
-  const { sql } = own.fixture
   await until(async () => (await own.row(config))?.claimedAtomic === price)
-  sql.run(`DROP TRIGGER channels_kept${isPostgres ? ' ON channels' : ''}`)
-  sql.run('DELETE FROM channels')
+  own.loseChannels()
   const voucher = () => own.pay(own.voucher(config, 2n * price, price))
   expect(await voucher()).toMatchObject({ kind: 'unavailable' })
   expect(await voucher()).toMatchObject({ kind: 'authorized' })
