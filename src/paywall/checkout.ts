@@ -287,7 +287,13 @@ async function spendVoucher(
   const endTurn = await settlement.channels.takeTurn(channelId)
   const correct = async (detail: string) =>
     Denial.unpaid(await settlement.channels.outOfStep(channelId, detail))
-  if (endTurn === undefined) throw await correct(busyDetail)
+  if (endTurn === undefined) {
+    // A correction would have the buyer pay twice for a request whose answer is being made.
+    const known = await settlement.channels.findCharged(transfer)
+    const fingerprint = shop.product.fingerprintOf(sale, transfer)
+    const isUnderWay = known?.purpose.fingerprint === fingerprint && known.delivery !== 'delivered'
+    throw isUnderWay ? Denial.inProgress() : await correct(busyDetail)
+  }
   const claim = kind === 'refund' ? createClaim() : claimMoney(claims, transfer)
   // What it paid for is still being delivered.
   if (claim === undefined) {

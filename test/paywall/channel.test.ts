@@ -270,6 +270,30 @@ describe('a request that fails', () => {
     expect(shop.upstream.requests).toHaveLength(2)
   })
 
+  test('attack: a voucher whose answer is being made again is not asked for another one', async () => {
+    const channel = await opened()
+    const signature = await channel.sign({ base: 5_000n, ...posted })
+    const lost = nextReply()
+    const buyer = openBuyer(shop.at(posted.path), { 'payment-signature': signature }, '')
+    const answer = await lost
+    await buyer.leave()
+    // The gateway knows that the buyer has left once it has answered a later request.
+    await ask(shop.at())
+    const next = nextReply()
+    answer.send(200, '{"n":1}')
+    await until('it is charged', () => channel.row().charged_atomic === '10000')
+    const again = channel.send(signature, posted)
+    const second = await next
+    const meanwhile = await channel.send(signature, posted)
+    expect(meanwhile.status).toBe(409)
+    expect(await meanwhile.json()).toMatchObject({ code: 'payment-in-progress' })
+    // By another request the voucher has paid for nothing.
+    expect(await correctionOf(await channel.send(signature))).toMatchObject({ error: mismatch })
+    second.send(200, '{"n":2}')
+    expect(await (await again).text()).toBe('{"n":2}')
+    expect(channel.row()).toMatchObject({ charged_atomic: '10000' })
+  })
+
   test('a client that left and waits by the same voucher gets the answer for one charge', async () => {
     const channel = await opened()
     const signature = await channel.sign({ base: 5_000n, ...posted })
