@@ -229,6 +229,16 @@ describe('one request at a time', () => {
 })
 
 describe('a request that fails', () => {
+  /** A voucher whose buyer has left while the upstream works. */
+  const leftBuyer = async (channel: BuyersChannel) => {
+    const signature = await channel.sign({ base: 5_000n, ...posted })
+    const reply = nextReply()
+    const buyer = openBuyer(shop.at(posted.path), { 'payment-signature': signature }, '')
+    const answer = await reply
+    await buyer.leave()
+    return { signature, answer }
+  }
+
   test('an answer that fails costs nothing, and its voucher pays for another request', async () => {
     const channel = await opened()
     const signature = await channel.sign({ base: 5_000n })
@@ -246,11 +256,7 @@ describe('a request that fails', () => {
 
   test('a lost answer is charged, and the same voucher gets it once', async () => {
     const channel = await opened()
-    const signature = await channel.sign({ base: 5_000n, ...posted })
-    const reply = nextReply()
-    const buyer = openBuyer(shop.at(posted.path), { 'payment-signature': signature }, '')
-    const answer = await reply
-    await buyer.leave()
+    const { signature, answer } = await leftBuyer(channel)
     // The gateway knows that the buyer has left once it has answered a later request.
     await ask(shop.at())
     shop.upstream.script = undefined
@@ -272,11 +278,7 @@ describe('a request that fails', () => {
 
   test('attack: a voucher whose answer is being made again is not asked for another one', async () => {
     const channel = await opened()
-    const signature = await channel.sign({ base: 5_000n, ...posted })
-    const lost = nextReply()
-    const buyer = openBuyer(shop.at(posted.path), { 'payment-signature': signature }, '')
-    const answer = await lost
-    await buyer.leave()
+    const { signature, answer } = await leftBuyer(channel)
     // The gateway knows that the buyer has left once it has answered a later request.
     await ask(shop.at())
     const next = nextReply()
@@ -296,11 +298,7 @@ describe('a request that fails', () => {
 
   test('a client that left and waits by the same voucher gets the answer for one charge', async () => {
     const channel = await opened()
-    const signature = await channel.sign({ base: 5_000n, ...posted })
-    const reply = nextReply()
-    const buyer = openBuyer(shop.at(posted.path), { 'payment-signature': signature }, '')
-    const answer = await reply
-    await buyer.leave()
+    const { signature, answer } = await leftBuyer(channel)
     const again = channel.send(signature, posted)
     // The second request is waiting once the gateway has answered a later one.
     await ask(shop.at())
