@@ -23,7 +23,7 @@ const cluster = await startForAll()
 const child = Bun.spawn(
   [
     // More processes than cores, because a test waits more than it works.
-    ...[process.execPath, 'test', '--parallel=5', '--no-isolate'],
+    ...[process.execPath, 'test', '--parallel=4', '--no-isolate'],
     `--timings=${join(directory, 'timings.json')}`,
     ...files.map((name) => paths.get(name) ?? name),
   ],

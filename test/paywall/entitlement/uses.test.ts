@@ -316,13 +316,16 @@ describe('a use is given back', () => {
 
   test('not when a stream is cut after its first bytes', async () => {
     const { uses } = usesOf('pass') as { uses: number }
+    const begun = Promise.withResolvers<Reply>()
     shop.upstream.script = (_, reply) => {
       reply.head(200, { 'content-type': 'text/event-stream' })
       reply.chunk('data: 1\n\n')
-      setTimeout(reply.cut, 20)
+      begun.resolve(reply)
     }
     const response = await use(wallet, path)
     expect(given(response)).toMatchObject({ kind: 'pass' })
+    const reply = await begun.promise
+    reply.cut()
     await response.text().catch(() => undefined)
     await untilBooked()
     expect(usesOf('pass')?.uses).toBe(uses + 1)

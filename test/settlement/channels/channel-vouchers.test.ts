@@ -207,7 +207,8 @@ describe.concurrent('a voucher that allows more than its charge', () => {
     const { voucher, ...rest } = await replay()
     const again = { ...rest, voucher: { ...voucher, kind: 'deposit', deposit } } as const
     expect(await own.pay(again)).toMatchObject(spent)
-    expect(await own.row(config)).toEqual(before)
+    // It may have been read from the chain again.
+    expect(await own.row(config)).toMatchObject({ ...before, syncedAt: expect.any(Number) })
   })
 
   test('attack: one that a node got before a claim was sent pays for nothing more', async () => {
