@@ -256,7 +256,6 @@ describe.skipIf(isMissing)('certificates of an ACME server', () => {
     pebble.refuse((path) => (path === '/order-plz' ? limited : undefined))
     const keeper = keep(join(directory, 'limited'))
     keeper.start()
-    const before = orders()
     await until(() => keeper.logged.length === 1)
     expect(keeper.logged[0]).toMatchObject({
       event: 'certificate-failed',
@@ -266,7 +265,7 @@ describe.skipIf(isMissing)('certificates of an ACME server', () => {
     pebble.refuse(undefined)
     const asked = pebble.asked.length
     await keeper.pass(7_190_000)
-    expect([pebble.asked.length, orders() - before]).toEqual([asked, 1])
+    expect(pebble.asked).toHaveLength(asked)
     await keeper.pass(20_000)
     await until(() => keeper.served.length === 1)
     expect(events(keeper)).toEqual(['certificate-failed', 'certificate-issued'])
