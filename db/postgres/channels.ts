@@ -11,8 +11,8 @@ import { confirmedEvents } from './settling'
 import { changeOf } from './webhooks'
 
 /**
- * Of gateways that are gone. They are found first: a row that another gateway has reserved meanwhile is
- * looked at once more, and without its gateways.
+ * Reserved by a gateway that is gone. The ids are read first: PostgreSQL checks a row that has changed
+ * meanwhile once more, and does not read `gateways` again for that.
  */
 const isLeft = `(reserved_by IS NULL OR reserved_by = ANY (ARRAY(
   SELECT reserved_by FROM channels WHERE ${isOpen} AND reserved_by IS NOT NULL

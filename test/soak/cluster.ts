@@ -138,7 +138,7 @@ async function soak(): Promise<number> {
         purchases: payers.purchases,
         async finish(ms) {
           await Promise.all([payers, calls, comeback, byChannel].map((each) => each.finish(ms)))
-          // A start claims and sweeps what is left at once.
+          // At its start a gateway claims and sweeps what is left.
           for (const { program } of members.all) await program.stop()
           await members.start()
         },

@@ -159,7 +159,7 @@ async function finish(
   await record({ ...open, state: { ...state, balanceAtomic, isClosing: false } }, options, returned)
 }
 
-/** Keeps what is left of a channel. When nothing is left and no deposit may arrive, gives up its calls. */
+/** Records what is left of a channel. Its calls are given up when that is nothing and no deposit may arrive. */
 async function record(open: Open, options: Options, returned: bigint): Promise<void> {
   const { rpc, now, out, env } = options
   const { state } = open

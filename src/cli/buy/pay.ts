@@ -340,7 +340,7 @@ async function choose(
     if (only !== undefined)
       throw new PayError(
         `This request was not answered, and its voucher is of a channel that is not offered any more: ` +
-          `turnpike channels close ${only} gets back what is left of it.`,
+          `get back what is left by turnpike channels close ${only}.`,
       )
   }
   const chosen = await chooseFunded([first, ...others], payer, wallet.rpc)

@@ -6,7 +6,7 @@ import * as Crypto from '../../protocol/Crypto'
 
 /**
  * Why a start would strand money of channels. They take claims and refunds only from the authorizer of their
- * config. On a network without channels nothing is claimed, and what is not claimed goes back to its payers.
+ * config. Without `channels` in its configuration a network claims nothing, and payers withdraw the rest.
  * `networks`: undefined where they are not known.
  */
 export async function findChannelsFault(

@@ -88,9 +88,9 @@ type Begun = {
 }
 
 /**
- * The job of the refund that is under way, or of a new one. Whoever has the signature of a refund can send it
- * until its nonce is used, and then the contract pays back all that is not claimed. So the channel is reserved
- * before a node sees the signature, and only a used nonce ends the reservation.
+ * The job of the refund that is under way, or of a new one. Anybody who reads the signature of a refund can
+ * send it, as long as its nonce is unused, and the contract pays back what is not claimed then. So the channel
+ * is reserved before a node sees the signature, and only a used nonce ends the reservation.
  */
 async function begin(
   context: Context,
