@@ -78,7 +78,9 @@ function startThread(): Thread {
     ask(request) {
       Atomics.store(flag, 0, 0)
       own.postMessage(request)
-      if (Atomics.wait(flag, 0, 0, limitMs) === 'timed-out') throw new Error('no rows in time')
+      // A late notice of the answer before ends a wait, too.
+      while (Atomics.load(flag, 0) === 0)
+        if (Atomics.wait(flag, 0, 0, limitMs) === 'timed-out') throw new Error('no rows in time')
       return receiveMessageOnPort(own)?.message as Answer
     },
   }
